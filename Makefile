@@ -77,7 +77,7 @@ fuzz: $(VENV)/.installed ## Compare 100,000 random lookups with stock TensorFlow
 		tests/differential/test_layer_lookups.py tests/differential/test_products.py \
 		tests/differential/test_updates.py tests/differential/test_sessions.py \
 		tests/differential/test_examples.py tests/differential/test_parsed_graphs.py \
-		tests/passes/test_near_misses.py
+		tests/differential/test_requests.py tests/passes/test_near_misses.py
 
 parity: $(VENV)/.installed ## Write docs/parity.md: what the tests compare with stock TensorFlow
 	$(BIN)/python -m tests.parity > docs/parity.new && mv docs/parity.new docs/parity.md

@@ -222,6 +222,26 @@ _ALL = (
         processes=3,
     ),
     _own(
+        "requests",
+        "Models of 20 features of a user and 6 of a candidate: a row of the user for each "
+        "candidate, beside signatures that take it once.",
+        {
+            "model": ("wide and deep", "DeepFM", "DLRM", "two towers", "DIN"),
+            "target": ("stock", "fused"),
+            "candidates": (1, 50, 200, 500),
+            "rows": 100_000,
+            "seconds": 3.0,
+        },
+        {
+            "model": ("two towers",),
+            "target": ("stock",),
+            "candidates": (3,),
+            "rows": 50,
+            "seconds": 0.1,
+        },
+        processes=3,
+    ),
+    _own(
         "ids",
         "26 exported columns whose ids are hashes of integers, strings and parts of texts, "
         "vocabularies or crosses of two, with their lookups: the original beside the rewritten "

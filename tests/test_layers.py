@@ -46,8 +46,18 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("imported", "graphs", "functions", "compiled", "process_stats", "grappler", "optimized"),
     ),
     "fusion.saved_model": (
-        *("root_cause", "errors", "child", "model", "table_files", "inputs", "verify", "bench"),
-        *("rewriting", "loading", "split"),
+        *(
+            "root_cause",
+            "errors",
+            "child",
+            "model",
+            "table_files",
+            "flat",
+            "inputs",
+            "verify",
+            "bench",
+        ),
+        *("requests", "rewriting", "loading", "split"),
     ),
     "fusion.saved_model.model": (
         *("meta_graph", "fingerprint", "copies", "frozen", "other_formats", "source"),
@@ -131,7 +141,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes": (
         *("graph", "analysis", "recognise", "plan", "report", "emit", "choose"),
-        *("merge_parsers", "lookup_pass"),
+        *("requests", "merge_parsers", "lookup_pass"),
         *(
             "expand",
             "ungroup",
@@ -183,6 +193,16 @@ LAYERS: dict[str, tuple[str, ...]] = {
             "stock_bits",
             "ranks_by_use",
         ),
+        "rows",
+    ),
+    "fusion.passes.analysis.rows": (
+        *("counts", "facts", "elementwise", "operands", "rules", "sizes", "walk"),
+    ),
+    "fusion.passes.requests": (
+        *("bags", "bits", "parsers", "writer", "values", "new_graph", "meetings", "split"),
+    ),
+    "fusion.saved_model.requests": (
+        *("captures", "functions", "objects", "signatures", "request_signatures", "repeats"),
     ),
     "fusion.passes.recognise": (
         *("spec", "match", "bucketize", "matrix_columns", "stock", "fused", "backward"),

@@ -92,6 +92,9 @@ static bool run(const Model* model, Call* call, Error* error) {
     return is_run;
 }
 
+/* In signatures of several requests, how many candidates each has: one, to warm up. */
+static const char COUNTS[] = "candidates_per_request";
+
 bool model_warm_up(const Model* model, Error* error) {
     const Specs* inputs = &model->signature.inputs;
     Call call = {0};
@@ -105,6 +108,10 @@ bool model_warm_up(const Model* model, Error* error) {
         is_made = tensor_fits(inputs->items[i].dtype, &shape);
         if (is_made) call.inputs[i] = tensor_zeros(inputs->items[i].dtype, &shape);
         if (call.inputs[i] == NULL) is_made = error_of_memory(error);
+        if (is_made && inputs->items[i].dtype == TF_INT64 &&
+            strcmp(inputs->items[i].name, COUNTS) == 0) {
+            *(int64_t*)TF_TensorData(call.inputs[i]) = 1;
+        }
     }
     bool is_run = is_made && run(model, &call, error);
     end_call(&call, &model->signature);

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 import fusion  # noqa: F401, registers the ops of fused models
 from examples.serving.messages import Arrays
+from fusion.saved_model.model.source import read_saved_model
+from fusion.saved_model.verify.requests import recorded_checks
 from fusion.tables import (
     TableConfig,
     TableDescription,
@@ -27,6 +29,10 @@ from fusion.tables import (
 v1 = tf.compat.v1
 
 Specs = Mapping[str, tf.TensorSpec]
+
+#: The input of a signature for several requests, of which `fusion rewrite --request-inputs` adds
+#: one, that says how many candidates each request has.
+COUNTS = "candidates_per_request"
 
 
 class BadRequest(ValueError):
@@ -81,10 +87,15 @@ class ServedModel(ABC):
     def warm_up(self) -> None:
         """Runs one row of zeros, so that kernels are compiled before the first request.
 
+        Of requests it is one that has one candidate.
+
         Raises:
             tf.errors.OpError: the model does not take such a row.
         """
-        self({name: _zeros(spec) for name, spec in self.inputs.items()})
+        row = {name: _zeros(spec) for name, spec in self.inputs.items()}
+        if COUNTS in row:
+            row[COUNTS] = np.ones_like(row[COUNTS])
+        self(row)
 
 
 class Model(ServedModel):
@@ -118,10 +129,23 @@ class Model(ServedModel):
             for infos in (found.inputs, found.outputs)
         )
         super().__init__(os.fspath(directory), signature, inputs, outputs)
+        self._once = _inputs_of_requests(directory, signature) if COUNTS in inputs else None
         self._run = self._session.make_callable(
             [found.outputs[name].name for name in outputs],
             feed_list=[found.inputs[name].name for name in inputs],
         )
+
+    def rows(self, inputs: Arrays) -> int | None:
+        """See `ServedModel`; those of requests are their candidates, and may be joined likewise."""
+        if self._once is None:
+            return super().rows(inputs)
+        counts = inputs[COUNTS]
+        rows = int(counts.sum())
+        fits = all(
+            array.ndim and len(array) == (len(counts) if name in self._once else rows)
+            for name, array in inputs.items()
+        )
+        return rows if fits and (counts >= 0).all() else None
 
     def __call__(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
         """See `ServedModel`."""
@@ -206,6 +230,14 @@ def check_tables(wanted: Iterable[TableConfig], there: Iterable[TableDescription
                 f"the store must have table {table.name} of dimension {table.dimension}; it has "
                 f"{names}"
             )
+
+
+def _inputs_of_requests(directory: str | os.PathLike[str], signature: str) -> frozenset[str] | None:
+    """Returns the inputs with a row for each request, of a signature that takes several."""
+    for check in recorded_checks(read_saved_model(directory)):
+        if check.name == signature and check.counts:
+            return frozenset([check.counts, *(check.inputs[:1] if check.examples else check.names)])
+    return None
 
 
 def _spec(name: str, info: Any) -> tf.TensorSpec:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fusion.saved_model.loading.loader import saved_model_load
     from fusion.saved_model.loading.ops_library import build_ops
     from fusion.saved_model.loading.warming import Warmed, warm
+    from fusion.saved_model.requests.repeats import Repeats, repeated_inputs
     from fusion.saved_model.rewriting.embedding_variables import keyed_tables
     from fusion.saved_model.rewriting.models import (
         Rewrite,
@@ -31,6 +32,7 @@ __all__ = [
     "Measurement",
     "ModelError",
     "Ratio",
+    "Repeats",
     "Rewrite",
     "RewriteOptions",
     "Split",
@@ -45,6 +47,7 @@ __all__ = [
     "fuse_saved_model",
     "join_saved_model",
     "keyed_tables",
+    "repeated_inputs",
     "rewrite_saved_model",
     "saved_model_load",
     "split_saved_model",
@@ -57,6 +60,7 @@ _MODULES = {
     "Measurement": "fusion.saved_model.bench",
     "ModelError": "fusion.saved_model.errors",
     "Ratio": "fusion.saved_model.bench",
+    "Repeats": "fusion.saved_model.requests.repeats",
     "Rewrite": "fusion.saved_model.rewriting.models",
     "RewriteOptions": "fusion.saved_model.rewriting.options",
     "Split": "fusion.saved_model.split.split",
@@ -73,6 +77,7 @@ _MODULES = {
     "fuse_saved_model": "fusion.saved_model.rewriting.models",
     "join_saved_model": "fusion.saved_model.split.join",
     "keyed_tables": "fusion.saved_model.rewriting.embedding_variables",
+    "repeated_inputs": "fusion.saved_model.requests.repeats",
     "rewrite_saved_model": "fusion.saved_model.rewriting.models",
     "saved_model_load": "fusion.saved_model.loading.loader",
     "split_saved_model": "fusion.saved_model.split.split",

@@ -101,6 +101,39 @@ def test_the_table_of_two_models(capsys: Capture, monkeypatch: pytest.MonkeyPatc
     assert conclusion == f"b beside [a]: in graph {clear}; end to end {clear}"
 
 
+def _of_requests(report: BenchReport) -> BenchReport:
+    names, sizes = ("rank", "rank_requests"), (12345, 678)
+    measurements = tuple(
+        replace(m, requests=8, signature=names[m.model], input_bytes=sizes[m.model])
+        for m in report.measurements
+    )
+    ratios = tuple(replace(ratio, requests=8) for ratio in report.ratios)
+    return replace(report, measurements=measurements, ratios=ratios, request_inputs=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("models", "both"),
+    [(("stock", "new"), "new beside stock"), (("new", "new"), "rank_requests beside rank")],
+)
+def test_the_table_of_requests(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, models: tuple[str, ...], both: str
+) -> None:
+    report = _of_requests(_report(*models))
+    monkeypatch.setattr("fusion.cli.commands.bench.check_model", lambda path: None)
+    monkeypatch.setattr("fusion.saved_model.bench_models", lambda *a, **k: report)
+    assert main(["bench", *models, "--requests", "8x8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    heading, first, second, *_, once, size, outputs, _, last = lines
+    assert _cells(heading)[:4] == ["batch", "clients", "model", "signature"]
+    assert _cells(first)[:5] == ["in graph", "8x8", "2", models[0], "rank"]
+    assert _cells(second)[1:5] == ["8x8", "2", models[1], "rank_requests"]
+    assert "2.00 (1.50-2.50)" in second
+    assert once == "once a request: a, b"
+    assert size == "bytes of the inputs of a call: 8x8: 12,345 -> 678"
+    assert outputs.startswith("outputs compared: ")
+    assert last.startswith(f"{both}: in graph 2.00 times as fast")
+
+
 #: A median, and the range of rounds.
 FASTER, SLOWER, MAYBE = (1.5, 1.2, 1.9), (0.8, 0.7, 0.9), (1.1, 0.9, 1.3)
 
@@ -157,6 +190,11 @@ def test_numbers_and_a_picture(models: Path, tmp_path: Path) -> None:
         (["--batch", "1,x"], "'1,x' is not a list of whole numbers such as 1,64"),
         (["--batch", ""], "'' is not a list of whole numbers"),
         (["--batch", "0,1"], "'0,1' must have different numbers, each at least 1"),
+        (["--requests", "200"], "'200' is not a list of different requests and candidates"),
+        (["--requests", "0x200"], "'0x200' is not a list of different requests"),
+        (["--requests", "1x2,1x2"], "'1x2,1x2' is not a list of different requests"),
+        (["--requests", "1x2", "--batch", "1"], "leave --batch out"),
+        (["--requests", "1x2"], "no signature takes requests of 'serving_default'"),
         (["--clients", "2,2"], "--clients': '2,2' must have different numbers"),
         (["--seconds", "0"], "--seconds"),
         (["--threads", "0"], "--threads"),

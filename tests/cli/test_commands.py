@@ -14,6 +14,7 @@ from fusion.passes.graph.runtime_ops import running_release
 from fusion.passes.targets import PASSES, Target
 from fusion.version import __version__
 from tests.cli.test_app import command
+from tests.saved_model import request_models
 from tests.saved_model.test_rewrite import WrongPass
 
 
@@ -147,6 +148,25 @@ def test_rewrite_runs_recorded_inputs(
     assert main(["rewrite", *options, model, str(new)]) == 0
     assert "verified: 1 signature, 4 runs, outputs equal to the bit" in capsys.readouterr().out
     assert json.loads((new / "fusion.json").read_text())["options"]["inputs"] == "examples"
+
+
+def test_rewrite_takes_what_repeats_in_recorded_inputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    model, file = request_models.save(tmp_path / "stock"), tmp_path / "inputs.npz"
+    np.savez(file, **request_models.rows(4))
+    options = ("--target", "stock", "--inputs", str(file), "--request-inputs", "auto")
+    assert main(["rewrite", str(model), str(tmp_path / "new"), *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "age, user: the same row throughout each batch of 4 rows" in lines
+    once = "age, user once; 1 tensor repeated for candidates"
+    assert f"signature serving_default_request: {once}" in lines
+    assert main(["verify", str(model), str(tmp_path / "new")]) == 0
+    assert "\nsame: 3 signatures, " in capsys.readouterr().out
+    assert main(["rewrite", str(model), str(tmp_path / "x"), "--request-inputs", "auto"]) == 2
+    assert "'auto' needs recorded ones" in capsys.readouterr().err
+    assert main(["rewrite", str(model), str(tmp_path / "x"), "--request-inputs", "auto,"]) == 2
+    assert "has no input 'auto'" in capsys.readouterr().err
 
 
 def test_rewrite_of_a_model_without_embeddings(

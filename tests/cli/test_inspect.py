@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fusion
@@ -13,6 +14,7 @@ from fusion.cli import main
 from fusion.version import __version__
 from tests.cli.test_app import command
 from tests.passes.test_draw import checked
+from tests.saved_model import request_models
 
 Capture = pytest.CaptureFixture[str]
 
@@ -131,3 +133,46 @@ def test_every_column_of_a_model_is_drawn(
             assert main([*map(str, words)]) == 0
             assert name in checked(drawing.read_text())[0]
     capsys.readouterr()
+
+
+def test_what_repeats_in_requests(tmp_path: Path, capsys: Capture) -> None:
+    model = request_models.save(tmp_path / "stock")
+    file = tmp_path / "requests.npz"
+    np.savez(file, **request_models.rows(5))
+    assert main(["inspect", str(model), "--requests", str(file)]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[:4]] == [
+        ["input", "rows", "different", "repeats"],
+        ["age", "5", "1", "yes"],
+        ["item", "5", "5", "no"],
+        ["user", "5", "1", "yes"],
+    ]
+    assert main(["inspect", str(model), "--requests", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["requests"]["repeat"] == ["age", "user"]
+    assert "columns" in found
+    np.savez(file, **request_models.rows(3, user=range(3), age=range(3)))
+    assert main(["inspect", str(model), "--requests", str(file)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "signature serving_default, 3 rows: no input repeats"
+
+
+def test_what_repeats_in_some_batches(tmp_path: Path, capsys: Capture) -> None:
+    model = request_models.save(tmp_path / "stock", of_examples=True)
+    batches = request_models.rows(2), request_models.rows(2, user=[1, 2])
+    file = request_models.write_examples(tmp_path / "r.tfrecord", *batches)
+    options = ("--requests", str(file), "--batch-size", "2", "--signature", "serving_default")
+    assert main(["inspect", str(model), *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[0] == "feature"
+    assert lines[3].split(maxsplit=3) == ["user", "4", "3", "in 1 of 2 batches"]
+    assert lines[4].startswith("signature serving_default, 4 rows of 2 batches: 1 of 3 features")
+    assert lines[5] == "fusion rewrite --request-inputs age"
+
+
+def test_requests_that_cannot_be_read_are_one_line(tmp_path: Path, capsys: Capture) -> None:
+    model = request_models.save(tmp_path / "stock")
+    missing = tmp_path / "no.npz"
+    assert "no.npz: cannot be read" in failure(capsys, model, "--requests", missing)
+    assert "--signature is that of --requests" in failure(capsys, model, "--signature", "a")
+    np.savez(missing, **request_models.rows(1))
+    assert "has 2 rows or more" in failure(capsys, model, "--requests", missing)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).parent / "bin"
 
 #: Pages whose blocks of `text` run too: what those print varies, their exit status does not.
-WITH_TEXT = {"docs/cache.md", "docs/savedmodel.md", "docs/watch.md"}
+WITH_TEXT = {"docs/cache.md", "docs/requests.md", "docs/savedmodel.md", "docs/watch.md"}
 
 #: Pages whose commands use the repository's examples.
 WITH_EXAMPLES = {"docs/hierarchical.md"}
@@ -118,6 +118,7 @@ def test_the_examples_work_and_print_what_is_shown(path, at_least, tmp_path):
         ("docs/hierarchical.md", 9),
         ("docs/keras.md", 7),
         ("docs/rewrite.md", 4),
+        ("docs/requests.md", 5),
         ("docs/savedmodel.md", 13),
         ("docs/split.md", 4),
         ("docs/stores.md", 4),

@@ -10,7 +10,7 @@ from fusion.passes.graph.tensor import Tensor
 from fusion.passes.report.columns import named_columns
 from fusion.passes.report.report import ColumnReport, FusionReport
 from fusion.saved_model import explain_saved_model
-from fusion.saved_model.model.meta_graph import variable_search
+from fusion.saved_model.model.meta_graph import bound_arguments, variable_search
 from fusion.saved_model.model.source import read_saved_model
 from tests.saved_model.models import DIM, ROWS
 
@@ -46,6 +46,20 @@ def test_callers_that_disagree_leave_an_argument_unnamed(models: Path):
     del extra.input[:]
     extra.input.extend(["weights"] * len(call.input))
     assert (function, argument) not in variable_search(meta).known
+
+
+def test_the_main_graph_may_put_a_number_behind_the_name(models: Path):
+    meta = _meta(models / "tf2")
+    before = variable_search(meta).known
+    names = {node.name for node in meta.graph_def.node if node.op == "VarHandleOp"}
+    assert {"items", "shops"} <= names
+    for node in meta.graph_def.node:
+        node.name = f"{node.name}_1" if node.name in names else node.name
+        node.input[:] = [f"{text}_1" if text in names else text for text in node.input]
+    after = variable_search(meta).known
+    bound = [(function, argument) for function, argument, _ in bound_arguments(meta)]
+    assert bound
+    assert [after[place] for place in bound] == [before[place] for place in bound]
 
 
 def test_reports_tell_the_variable_and_its_size(models: Path):

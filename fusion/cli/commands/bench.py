@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -37,15 +38,28 @@ def _numbers(text: str) -> tuple[int, ...]:
     return numbers
 
 
+def _pairs(text: str) -> tuple[tuple[int, int], ...]:
+    """Returns different pairs of whole numbers from 1 on, as of 1x200,8x25."""
+    found = [re.fullmatch(r"([1-9]\d{0,8})x([1-9]\d{0,8})", part) for part in text.split(",")]
+    pairs = [(int(one[1]), int(one[2])) for one in found if one is not None]
+    if len(pairs) < len(found) or len({*pairs}) < len(pairs):
+        message = f"{text!r} is not a list of different requests and candidates such as 1x200,8x25"
+        raise click.BadParameter(message)
+    return tuple(pairs)
+
+
 def _check(
     model: str,
     model2: str | None,
     batch: tuple[int, ...] | None,
+    requests: tuple[tuple[int, int], ...] | None,
     inputs: str | None,
     png: str | None,
     report_file: str | None,
     **_: Any,
 ) -> None:
+    if requests is not None and batch is not None:
+        raise click.UsageError("--requests says how many examples a call has; leave --batch out")
     if inputs is not None and batch is not None:
         raise click.UsageError("--inputs has a batch size of its own; leave --batch out")
     check_output_file(report_file, "--report")
@@ -60,6 +74,14 @@ def _check(
 @click.argument("model2", required=False)
 @click.option(
     "--batch", type=_numbers, metavar="N,...", help="Examples per call.  [default: 1,64,512,4096]"
+)
+@click.option(
+    "--requests",
+    type=_pairs,
+    metavar="RxN,...",
+    help="Calls of R requests with N candidates each, as 1x200,8x25: of MODEL with a row of its "
+    "request for each candidate, of MODEL2 (or MODEL, if that is alone) by the signatures that "
+    "`fusion rewrite --request-inputs` has added.",
 )
 @click.option(
     "--clients",
@@ -101,6 +123,7 @@ def bench(
     model: str,
     model2: str | None,
     batch: tuple[int, ...] | None,
+    requests: tuple[tuple[int, int], ...] | None,
     inputs: str | None,
     tags: str | None,
     png: str | None,
@@ -126,6 +149,7 @@ def bench(
             model,
             model2,
             batches=batch or DEFAULT_BATCHES,
+            requests=requests or (),
             inputs=inputs,
             tags=None if tags is None else tags.split(","),
             progress=lambda line: status.update(cell(line)),
@@ -156,23 +180,25 @@ def _drawer(png: str | None) -> Callable[[BenchReport], bytes] | None:
 
 def _table(report: BenchReport) -> Table:
     """Returns a table with a row for each measurement."""
-    from fusion.saved_model.bench.report import short_names
+    from fusion.saved_model.bench.report import batch_text, short_names
 
-    two = len(report.models) > 1
+    two, requests = len(report.models) > 1, bool(report.request_inputs)
     names = short_names(report.models)
     table = plain_table(
         *("", "batch", "clients"),
         *(("model",) if two else ()),
+        *(("signature",) if requests else ()),
         *("p50 ms", "p90 ms", "p99 ms", "examples/s", "calls"),
         *(("times as fast",) if two else ()),
         "% parse/ids/lookups/dense",
     )
     for column in table.columns[1:]:
-        column.justify = "left" if column.header == "model" else "right"
+        column.justify = "left" if column.header in ("model", "signature") else "right"
     for m in report.measurements:
         table.add_row(
-            *(m.way, f"{m.batch}", f"{m.clients}"),
+            *(m.way, batch_text(m.batch, m.requests), f"{m.clients}"),
             *((cell(names[m.model]),) if two else ()),
+            *((cell(m.signature),) if requests else ()),
             *(f"{ms:.3g}" for ms in (m.p50_ms, m.p90_ms, m.p99_ms)),
             *(f"{m.examples_per_s:,.0f}", f"{m.calls:,}"),
             *((_times(report, m),) if two else ()),
@@ -186,10 +212,23 @@ def _times(report: BenchReport, measurement: Measurement) -> str:
     return "" if ratio is None else f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
+def _bytes(report: BenchReport) -> str:
+    """Returns the line with the bytes of the inputs of calls of requests."""
+    from fusion.saved_model.bench.report import batch_text
+
+    sizes: dict[str, dict[int, int]] = {}
+    for m in report.measurements:
+        sizes.setdefault(batch_text(m.batch, m.requests), {})[m.model] = m.input_bytes
+    each = (f"{batch}: {size[0]:,} -> {size[1]:,}" for batch, size in sizes.items())
+    return f"bytes of the inputs of a call: {'; '.join(each)}"
+
+
 def _notes(report: BenchReport) -> list[str]:
     """Returns the lines below the table: what was measured, and on what."""
     machine = report.machine
     notes = [f"signature {report.signature}, {report.inputs} inputs"]
+    if report.request_inputs:
+        notes += [f"once a request: {', '.join(report.request_inputs)}", _bytes(report)]
     notes += [] if report.outputs is None else [f"outputs compared: {report.outputs}"]
     return [
         *notes,

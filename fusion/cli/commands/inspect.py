@@ -10,16 +10,35 @@ import click
 from fusion.cli.command import Command, check_model
 from fusion.cli.json_output import json_option, show_json
 from fusion.cli.output_file import check_output_file, write_output_file
-from fusion.cli.report import cell, console, keyed_table_table, say, show_table, show_totals
+from fusion.cli.report import (
+    cell,
+    console,
+    keyed_table_table,
+    plain_table,
+    say,
+    show_table,
+    show_totals,
+)
 from fusion.cli.require import Requirement, required
 
 if TYPE_CHECKING:
     from fusion.passes.report.columns import Column
     from fusion.passes.report.report import FusionReport
+    from fusion.saved_model import Repeats
     from fusion.tables.statistics import TableStatistics
 
 
-def _check(model: str, as_json: bool, column: str | None, svg: str | None, **_: Any) -> None:
+def _check(
+    model: str,
+    as_json: bool,
+    column: str | None,
+    svg: str | None,
+    requests: str | None,
+    signature: str | None,
+    **_: Any,
+) -> None:
+    if signature is not None and requests is None:
+        raise click.UsageError("--signature is that of --requests, which is not given")
     if as_json and column is not None:
         raise click.UsageError("--json prints all columns; leave --column out")
     check_output_file(svg, "--svg")
@@ -39,17 +58,41 @@ def _check(model: str, as_json: bool, column: str | None, svg: str | None, **_: 
     metavar="FILE",
     help="Draw a column before and after; the first one of those chosen that can be fused.",
 )
+@click.option(
+    "--requests",
+    metavar="FILE",
+    help="Show instead which inputs have the same row throughout each batch of an npz file of "
+    "arrays or a TFRecord file of Examples, as `fusion rewrite --request-inputs auto` takes them.",
+)
+@click.option(
+    "--signature",
+    metavar="NAME",
+    help="With --requests, the signature.  [default: the only one, or serving_default]",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="With --requests, how many Examples of a TFRecord file are a batch.",
+)
 @required("The exit status is 1 if fewer can be.")
 def inspect(
     model: str,
     as_json: bool,
     column: str | None,
     svg: str | None,
+    requests: str | None,
+    signature: str | None,
+    batch_size: int,
     requirement: Requirement | None,
 ) -> None:
     """Show which embedding columns of the SavedModel MODEL can be fused, and why not the rest."""
-    from fusion.saved_model import explain_saved_model, keyed_tables
+    from fusion.saved_model import explain_saved_model, keyed_tables, repeated_inputs
 
+    repeats = None
+    if requests is not None:
+        repeats = repeated_inputs(model, requests, signature=signature, batch_size=batch_size)
     report = explain_saved_model(model)
     chosen = _chosen(report, column)
     drawn = None if svg is None else _draw(model, chosen, svg)
@@ -58,14 +101,41 @@ def inspect(
         **report.to_dict(),
         "embedding_variables": [table.to_dict() for table in tables],
     }
-    if not as_json:
+    if repeats is not None:
+        fields["requests"] = repeats.to_dict()
+    if not as_json and repeats is not None:
+        _show_repeats(repeats)
+    if not as_json and (repeats is None or column is not None):
         _show(report, chosen if column is not None else None, tables)
-        if drawn is not None:
-            say(f"wrote {svg}: {drawn.name}")
+    if not as_json and drawn is not None:
+        say(f"wrote {svg}: {drawn.name}")
     if requirement is not None:
         requirement.check(report, "can be fused", fields)
     if as_json:
         show_json(fields)
+
+
+def _show_repeats(repeats: Repeats) -> None:
+    """Prints what repeats in recorded inputs, and how to rewrite a model for it."""
+    from fusion.saved_model.requests.repeats import repeated_text
+
+    out = console()
+    table = plain_table(repeats.kind, "rows", "different", "repeats")
+    for column in table.columns[1:3]:
+        column.justify = "right"
+    rows, batches, names = sum(repeats.batches), len(repeats.batches), repeats.names
+    for one in repeats.inputs:
+        partly = f"in {one.batches} of {batches} batches" if one.batches else "no"
+        table.add_row(
+            cell(one.name),
+            f"{rows:,}",
+            f"{one.different:,}",
+            "yes" if one.name in names else partly,
+        )
+    show_table(out, table)
+    out.print(cell(f"signature {repeats.signature}, {repeats.seen}: {repeated_text(repeats)}"))
+    if 0 < len(names) < len(repeats.inputs):
+        out.print(cell(f"fusion rewrite --request-inputs {','.join(names)}"))
 
 
 def _show(

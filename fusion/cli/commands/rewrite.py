@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -94,6 +95,24 @@ def _check(
     help="With dtypes, what outputs may differ by, as a share of their largest element.  "
     "[default: what they differ by is only shown]",
 )
+@click.option(
+    "--request-inputs",
+    metavar="A,B",
+    help="Inputs that describe the request, and not a candidate: two signatures are added, "
+    "NAME_request and NAME_requests, that take one row of these for a request, and compute what "
+    "depends on them alone once. `auto`: those that have the same row throughout each batch of "
+    "--inputs, as `fusion inspect --requests` shows.",
+)
+@click.option(
+    "--signature",
+    metavar="NAME",
+    help="With --request-inputs, the signature.  [default: the only one, or serving_default]",
+)
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="With --request-inputs, the new signatures have to give the original's bits.",
+)
 @click.option("--no-verify", is_flag=True, help="Skip the comparison of the two models.")
 @timeout()
 @click.option(
@@ -124,6 +143,7 @@ def rewrite(
     outputs: str | None,
     report_file: str | None,
     table_dtypes: tuple[str, ...],
+    request_inputs: str | None,
     requirement: Requirement | None,
     as_json: bool,
     **rest: Any,
@@ -138,7 +158,9 @@ def rewrite(
     from fusion.cli.progress import Checking, step_bar
     from fusion.saved_model import RewriteOptions, rewrite_saved_model
 
-    names = None if outputs is None else [name for name in outputs.split(",") if name]
+    names = None if outputs is None else _names(outputs)
+    chosen = tuple(_names(request_inputs or ""))
+    rest["request_inputs"] = "auto" if request_inputs == "auto" else chosen
     try:
         options = RewriteOptions(
             verify=not no_verify, outputs=names, dtypes_by_name=_by_name(table_dtypes), **rest
@@ -146,6 +168,7 @@ def rewrite(
     except ValueError as error:  # of the other options click knows what they may be
         message = str(error).removeprefix("fuse_saved_model: ")
         hints = {"tables": "--tables", "dtype": "--dtype", "max_deviation": "--max-deviation"}
+        hints["request_inputs"] = "--request-inputs"
         hint = hints.get(message.partition(" ")[0], "--runtime")
         raise click.BadParameter(message, param_hint=hint) from None
     verb = "made of fewer stock ops" if options.target == "stock" else "fused"
@@ -159,6 +182,11 @@ def rewrite(
         show_json(fields)
     else:
         _show(done, dst, options, verb)
+
+
+def _names(text: str) -> list[str]:
+    """Splits A,B."""
+    return [name for name in text.split(",") if name]
 
 
 def _by_name(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -186,6 +214,8 @@ def _fields(done: Rewrite, dst: str) -> dict[str, Any]:
         "unchecked_functions": list(done.unchecked),
         "tables": [table_fields(table) for table in done.tables],
         "packed_tables": [table.to_dict() for table in done.packed],
+        "request_signatures": [asdict(one) for one in done.requests],
+        "requests": None if done.repeats is None else done.repeats.to_dict(),
     }
 
 
@@ -205,6 +235,12 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions, verb: str) -> None:
     show_totals(out, report, verb)
     if (refusals := refusal_table(report)).row_count:
         show_table(out, refusals)
+    if (repeats := done.repeats) is not None:
+        names = ", ".join(repeats.names)
+        out.print(cell(f"{names}: the same row throughout each batch of {repeats.seen}"))
+    for one in done.requests:
+        repeated = f"{counted(len(one.meetings), 'tensor')} repeated for candidates"
+        out.print(cell(f"signature {one.name}: {', '.join(one.names)} once; {repeated}"))
     if done.tables:
         size, count = total_bytes(done.tables), len({table.file for table in done.tables})
         out.print(cell(f"tables in files: {count}, {size / 1e6:.1f} MB"))
@@ -220,7 +256,7 @@ def _show(done: Rewrite, dst: str, options: RewriteOptions, verb: str) -> None:
     # A graph of stock ops is a copy unless something changed; reports have no front of these.
     is_fused = is_stock or any(column.fused for column in report.lookups)
     is_fused |= any(one.is_replaced for one in report.front)
-    if done.runtimes is None or not (is_fused or done.tables or is_packed):
+    if done.runtimes is None or not (is_fused or done.tables or is_packed or done.requests):
         out.print(cell(f"nothing was rewritten: {dst} is a copy"))
         return
     verification = done.verification

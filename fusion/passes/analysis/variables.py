@@ -113,7 +113,8 @@ class VariableSearch:
             self._functions[callee].signature.input_arg, inputs, strict=False
         ):
             variable = self._variable(caller, view, view.resolve(tensor))
-            if variable is not None:
+            before = self._known.get((callee, argument.name))
+            if variable is not None and not (before and _is_numbered(variable.name, before.name)):
                 news |= self._learn(callee, argument.name, variable)
         return news
 
@@ -136,6 +137,11 @@ class VariableSearch:
         if before is not None and before.name != variable.name:
             self._known[key] = None
         return False
+
+
+def _is_numbered(name: str, before: str) -> bool:
+    """Whether a node is called like a variable and a number: so are those of exports of Keras 3."""
+    return re.fullmatch(f"{re.escape(before)}_[0-9]+", name) is not None
 
 
 _READERS = frozenset(

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from fusion.passes.graph.signatures import OpSignatures, arg_length
@@ -19,7 +21,7 @@ from fusion.passes.graph.tensor import ARG_OP, Shape, Tensor
 from fusion.runtime.tensorflow.scratch_graph import Output, ScratchGraph, output_count
 
 #: Tensors of these types may be sizes or axes, of which more than the shape matters.
-_COUNTING = frozenset({types_pb2.DT_INT32, types_pb2.DT_INT64})
+_COUNTING = {types_pb2.DT_INT32: np.int32, types_pb2.DT_INT64: np.int64}
 #: None of these has more elements; constants that have are as good as their shape.
 _MAX_SIZES = 4096
 
@@ -60,6 +62,16 @@ class ShapeFunctions:
         if operation is None or tensor.index >= output_count(operation):
             return None
         return self._graph.shape(Output(operation, tensor.index))
+
+    def integers(self, tensor: Tensor) -> npt.NDArray[Any] | None:
+        """Returns int32 or int64 elements that follow from constants and from known shapes."""
+        dtype = _COUNTING.get(self._view.dtype(tensor))
+        shape = None if dtype is None else self.shape(tensor)
+        if dtype is None or shape is None or None in shape:
+            return None
+        operation = self._operations[tensor.node]
+        data = None if operation is None else self._graph.value(Output(operation, tensor.index))
+        return None if data is None else np.frombuffer(data, dtype).reshape(shape)  # type: ignore[arg-type]
 
     def _add(self, root: str) -> None:
         """Adds a node, and those that it depends on before it."""

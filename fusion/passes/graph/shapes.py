@@ -73,11 +73,18 @@ class Shapes:
             self._shapes[tensor] = self._inferred(tensor) if known is None else known
         return self._shapes[tensor]
 
+    def integers(self, tensor: Tensor) -> npt.NDArray[Any] | None:
+        """Returns int32 or int64 elements that follow from constants and from known shapes."""
+        return self._of_tensorflow().integers(tensor)
+
     def _inferred(self, tensor: Tensor) -> Shape | None:
+        return self._of_tensorflow().shape(tensor)
+
+    def _of_tensorflow(self) -> ShapeFunctions:
         if self._functions is None:
             # This object has that one, and a circle would be looked for long in large graphs.
             self._functions = ShapeFunctions(self._view, weakref.proxy(self))
-        return self._functions.shape(tensor)
+        return self._functions
 
     def known(self, tensor: Tensor) -> Shape | None:
         """Returns the static shape as far as it is recorded, or a rule of ours says it.

@@ -26,7 +26,6 @@ _OUTPUT_RANKS = {
     "SparseFillEmptyRows": (2, 1, 1, 1),
     "RaggedFillEmptyRows": (1, 1, 1, 1),
     "Unique": (1, 1),
-    "Range": (1,),
     "Rank": (0,),
     "Size": (0,),
 }

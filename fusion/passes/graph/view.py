@@ -413,6 +413,11 @@ class GraphView:
         """Returns the static shape with None for unknown sizes, or None for an unknown rank."""
         return self._shapes.shape(tensor)
 
+    def integers(self, tensor: Tensor) -> npt.NDArray[Any] | None:
+        """Returns integers that are constant or follow from constants and known shapes, or None."""
+        known = self.constant(tensor)
+        return self._shapes.integers(tensor) if known is None else known
+
     def dtype(self, tensor: Tensor) -> int:
         """Returns the DataType of a tensor, 0 (invalid) when it is not known."""
         node = self.nodes.get(tensor.node)

@@ -85,6 +85,16 @@ class ScratchGraph:
         c.TF_GraphGetTensorShape(self._graph, output, sizes, rank, self._status)
         return tuple(size if size >= 0 else None for size in sizes)
 
+    def value(self, output: Output) -> bytes | None:
+        """Returns the elements of an output that follows from constants and from known shapes."""
+        c, tensor = self._functions, ctypes.c_void_p()
+        if not c.TF_TryEvaluateConstant(self._graph, output, ctypes.byref(tensor), self._status):
+            return None
+        try:
+            return ctypes.string_at(c.TF_TensorData(tensor), c.TF_TensorByteSize(tensor))
+        finally:
+            c.TF_DeleteTensor(tensor)
+
 
 def output_count(operation: int) -> int:
     """Returns how many outputs an operation has."""
@@ -117,6 +127,10 @@ def _functions() -> ctypes.CDLL:
         ("TF_OperationNumOutputs", number, pointer),
         ("TF_GraphGetTensorNumDims", number, pointer, Output, pointer),
         ("TF_GraphGetTensorShape", None, pointer, Output, pointer, number, pointer),
+        ("TF_TryEvaluateConstant", ctypes.c_ubyte, pointer, Output, pointer, pointer),
+        ("TF_TensorData", pointer, pointer),
+        ("TF_TensorByteSize", ctypes.c_size_t, pointer),
+        ("TF_DeleteTensor", None, pointer),
     ):
         function = getattr(functions, name)
         function.restype, function.argtypes = result, arguments

@@ -26,8 +26,8 @@ _STYLES = ("o-", "s--")
 def draw_report(report: BenchReport) -> bytes:
     """Returns a PNG: latency and throughput by batch size, in the graph and end to end.
 
-    There is a line for each model and number of clients: of latencies the median, with all up to
-    the 99th percentile shaded.
+    There is a line for each model and number of clients, and of requests in a call: of latencies
+    the median, with all up to the 99th percentile shaded.
     """
     figure = Figure(figsize=(10.0, 7.0), layout="constrained")
     FigureCanvasAgg(figure)
@@ -52,12 +52,16 @@ def draw_report(report: BenchReport) -> bytes:
 
 def _lines(report: BenchReport, way: str) -> Iterator[tuple[str, str, str, list[Measurement]]]:
     """Yields label, style, color and points of each line."""
-    clients = dict.fromkeys(m.clients for m in report.measurements)
-    for index, count in enumerate(clients):
+    kinds = dict.fromkeys((m.clients, m.requests) for m in report.measurements)
+    for index, (count, requests) in enumerate(kinds):
         for model, name in enumerate(short_names(report.models)):
-            load = (way, count, model)
-            points = [m for m in report.measurements if (m.way, m.clients, m.model) == load]
-            label = printable(f"{name}, {count} client{'s' * (count > 1)}")
+            load = (way, count, requests, model)
+            points = [
+                m for m in report.measurements if (m.way, m.clients, m.requests, m.model) == load
+            ]
+            signature = f" {points[0].signature}" if requests else ""
+            of = f", {requests} request{'s' * (requests > 1)}" if requests else ""
+            label = printable(f"{name}{signature}{of}, {count} client{'s' * (count > 1)}")
             color = f"C{index * len(report.models) + model}"
             yield label, _STYLES[model], color, sorted(points, key=lambda m: m.batch)
 

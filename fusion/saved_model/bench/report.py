@@ -31,6 +31,9 @@ class Measurement:
         fused_share: the share of a call's latency that is in kernels of fused ops, from 0 to 1.
         parts: the share of each part of a call, "parsing", "ids", "lookups" and "dense" (see
             `CallPart`), in the time of all ops of some calls that are traced; empty end to end.
+        requests: of calls of requests, how many a call has; its examples are their candidates.
+        signature: of calls of requests, the name of the signature.
+        input_bytes: of calls of requests, the bytes of all inputs.
     """
 
     way: str
@@ -44,6 +47,14 @@ class Measurement:
     examples_per_s: float
     fused_share: float = 0.0
     parts: Mapping[str, float] = field(default_factory=dict)
+    requests: int = 0
+    signature: str = ""
+    input_bytes: int = 0
+
+    @property
+    def load(self) -> tuple[str, int, int, int]:
+        """What the measurements of two models that are compared have in common."""
+        return self.way, self.batch, self.clients, self.requests
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,7 @@ class Ratio:
     """The second model's throughput over the first's, under one load.
 
     Attributes:
-        way, batch, clients: as in `Measurement`.
+        way, batch, clients, requests: as in `Measurement`.
         median, low, high: over the rounds, in each of which both models ran.
     """
 
@@ -61,14 +72,21 @@ class Ratio:
     median: float
     low: float
     high: float
+    requests: int = 0
+
+    @property
+    def load(self) -> tuple[str, int, int, int]:
+        """As that of the measurements."""
+        return self.way, self.batch, self.clients, self.requests
 
 
 @dataclass(frozen=True)
 class BenchReport:
-    """The measurements of one signature.
+    """The measurements of one signature, or of one and of those that take its requests once.
 
     Attributes:
-        models: the paths of the one or two models, as they were given.
+        models: the paths of the one or two models, as they were given; of requests twice the same
+            one if it is alone.
         signature: the signature's title.
         inputs: where the inputs came from.
         outputs: how the outputs of two models compare; None for one model.
@@ -77,6 +95,7 @@ class BenchReport:
         busy_elsewhere: how many cores other programs kept busy meanwhile, on average.
         measurements: way by way, batch by batch, by clients, the models side by side.
         ratios: in the same order, one for each load; empty for one model.
+        request_inputs: of requests, the inputs or features that have one row for each.
     """
 
     models: tuple[str, ...]
@@ -88,11 +107,11 @@ class BenchReport:
     busy_elsewhere: float
     measurements: tuple[Measurement, ...]
     ratios: tuple[Ratio, ...]
+    request_inputs: tuple[str, ...] = ()
 
     def ratio(self, measurement: Measurement) -> Ratio | None:
         """Returns the ratio under the load of a measurement of the second model, else None."""
-        load = (measurement.way, measurement.batch, measurement.clients)
-        same = (r for r in self.ratios if (r.way, r.batch, r.clients) == load)
+        same = (ratio for ratio in self.ratios if ratio.load == measurement.load)
         return next(same, None) if measurement.model else None
 
     def conclusion(self) -> str:
@@ -101,6 +120,9 @@ class BenchReport:
         Under a load the difference is clear if all rounds say which model is faster.
         """
         first, second = short_names(self.models)
+        if first == second and self.request_inputs:
+            new = dict.fromkeys(m.signature for m in self.measurements if m.model)
+            first, second = self.signature, " and ".join(new)
         ways = dict.fromkeys(ratio.way for ratio in self.ratios)
         return f"{second} beside {first}: {'; '.join(map(self._conclusion, ways))}"
 
@@ -129,8 +151,14 @@ class BenchReport:
             "models": tuple(plain["models"]),
             "measurements": tuple(Measurement(**fields) for fields in plain["measurements"]),
             "ratios": tuple(Ratio(**fields) for fields in plain["ratios"]),
+            "request_inputs": tuple(plain["request_inputs"]),
         }
         return BenchReport(**{**plain, **lists})
+
+
+def batch_text(rows: int, requests: int) -> str:
+    """Returns a batch for people: 64, or 1x200 for a request of 200 candidates."""
+    return f"{requests}x{rows // requests}" if requests else str(rows)
 
 
 def short_names(paths: tuple[str, ...]) -> tuple[str, ...]:

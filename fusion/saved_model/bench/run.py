@@ -18,6 +18,12 @@ from typing import Any
 
 from fusion.saved_model.bench.feeds import read_feeds
 from fusion.saved_model.bench.report import BenchReport
+from fusion.saved_model.bench.requests import (
+    check_requests,
+    original_of,
+    read_rows,
+    request_signatures,
+)
 from fusion.saved_model.bench.selection import check_same_interface, choose_signature
 from fusion.saved_model.child import child_environment, child_process, error_text
 from fusion.saved_model.errors import ModelError, VerificationError
@@ -45,6 +51,8 @@ class BenchRequest:
         batch_size: how many Examples of a TFRecord file of inputs are a batch.
         tolerance: see `compare_models`.
         threads: of each of TensorFlow's pools; None for as many as there are processors.
+        requests: numbers of requests and of candidates of each, in place of `batches`; the second
+            model is called with each request once.
     """
 
     models: tuple[str, ...]
@@ -57,6 +65,7 @@ class BenchRequest:
     batch_size: int
     tolerance: float
     threads: int | None
+    requests: tuple[tuple[int, int], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values, ready for JSON."""
@@ -66,6 +75,7 @@ class BenchRequest:
     def from_dict(plain: dict[str, Any]) -> BenchRequest:
         """Returns the request that gave `plain`, also after its way through JSON."""
         tuples = {key: tuple(value) for key, value in plain.items() if isinstance(value, list)}
+        tuples["requests"] = tuple((count, each) for count, each in plain["requests"])
         return BenchRequest(**{**plain, **tuples})
 
 
@@ -84,6 +94,7 @@ def bench_models(
     threads: int | None = None,
     timeout: float = DEFAULT_TIMEOUT,
     progress: Callable[[str], None] | None = None,
+    requests: Sequence[tuple[int, int]] = (),
 ) -> BenchReport:
     """Measures latency and throughput of a signature, in the graph and end to end.
 
@@ -107,22 +118,35 @@ def bench_models(
             processors.
         timeout: seconds that all the rest may take, beside the measuring.
         progress: is called with what is being done.
+        requests: pairs of a number of requests and of the candidates of each, in place of
+            `batches`. The model is called with a row of its request for each candidate, and `other`
+            by the signatures that `fuse_saved_model` with `request_inputs` has added to it: by
+            NAME_request with one request, by NAME_requests with several; without `other`, the model
+            itself. Their outputs may differ by `REQUEST_ROUNDING`.
 
     Returns:
         The measurements, and of two models the second one's throughput over the first's.
 
     Raises:
         ModelError: a model, a signature or the inputs cannot be used; two models have other
-            inputs or outputs, or give other values (`VerificationError`); the process crashed or
-            took too long.
+            inputs or outputs, or give other values (`VerificationError`); a model has no signature
+            for requests; the process crashed or took too long.
         ValueError: an argument is out of its range.
     """
     _check(batches, clients, seconds, tolerance, threads)
+    check_requests(requests)
     sources = [read_saved_model(path) for path in (model, other) if path is not None]
+    if requests and len(sources) == 1:
+        sources *= 2
+    signature = original_of(sources[1]) if requests and signature is None else signature
     chosen = choose_signature(sources[0], tags, signature)
     for source in sources[1:]:
         check_same_interface(chosen, choose_signature(source, chosen.tags, chosen.name), source)
-    if inputs is not None:
+    if requests:
+        request_signatures(sources[1], chosen, requests)
+        if inputs is not None:
+            read_rows(inputs, sources[0], chosen, requests, batch_size)
+    elif inputs is not None:
         batches = tuple(read_feeds(inputs, sources[0], chosen, batch_size))
     request = BenchRequest(
         models=tuple(str(source.path) for source in sources),
@@ -135,8 +159,9 @@ def bench_models(
         batch_size=batch_size,
         tolerance=tolerance,
         threads=threads,
+        requests=tuple(requests),
     )
-    loads = _WAYS * len(request.batches) * len(request.clients)
+    loads = _WAYS * len(request.requests or request.batches) * len(request.clients)
     limit = timeout + 2 * seconds * loads * len(sources)
     return _in_a_child(request, limit, progress or (lambda line: None))
 

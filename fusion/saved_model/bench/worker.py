@@ -21,7 +21,9 @@ import fusion  # noqa: F401  (registers the ops that a rewritten model uses)
 from fusion.running.process_stats import op_stats
 from fusion.runtime.machine import busy_elsewhere, machine
 from fusion.saved_model.bench.feeds import Feeds, generated_feeds, read_feeds
+from fusion.saved_model.bench.plans import Batch, Plan, bytes_of
 from fusion.saved_model.bench.report import BenchReport, Measurement, Ratio
+from fusion.saved_model.bench.requests import read_rows, request_plans, rows_of
 from fusion.saved_model.bench.run import BenchRequest
 from fusion.saved_model.bench.selection import choose_signature
 from fusion.saved_model.bench.sides import WAYS, Side
@@ -74,22 +76,20 @@ def measure(request: BenchRequest, progress: Progress) -> BenchReport:
         {op for model in models for meta in model.meta_graphs for op in used_ops(meta)}
     )
     signatures = [choose_signature(model, request.tags, request.signature) for model in models]
-    if request.inputs is None:
-        feeds = generated_feeds(models[0], signatures[0], request.batches)
-    else:
-        feeds = read_feeds(request.inputs, models[0], signatures[0], request.batch_size)
+    plans = _plans(request, models, signatures)
     measurements: list[Measurement] = []
     ratios: list[Ratio] = []
     verified: dict[str, None] = {}
     others = busy_elsewhere()
     for way in WAYS:
-        with _loaded(way, models, signatures, progress) as sides:
-            progress(f"{way}: running once")
-            agreement = _verified(way, sides, models, signatures[0], feeds, request.tolerance)
-            verified[agreement.summary()] = None
-            for loads, new_ratios in _measured(way, sides, feeds, request, progress):
-                measurements += loads
-                ratios += new_ratios
+        for plan in plans:
+            with _loaded(way, models, plan.signatures, progress) as sides:
+                progress(f"{way}: running once")
+                agreement = _verified(way, sides, models, plan, request)
+                verified[agreement.summary()] = None
+                for loads, new_ratios in _measured(way, sides, plan, request, progress):
+                    measurements += loads
+                    ratios += new_ratios
     return BenchReport(
         models=request.models,
         signature=signatures[0].title,
@@ -100,7 +100,29 @@ def measure(request: BenchRequest, progress: Progress) -> BenchReport:
         busy_elsewhere=others(),
         measurements=tuple(measurements),
         ratios=tuple(ratios),
+        request_inputs=plans[0].request_inputs,
     )
+
+
+def _plans(
+    request: BenchRequest, models: Sequence[SourceModel], signatures: Sequence[Signature]
+) -> list[Plan]:
+    """Returns what is called with what."""
+    inputs, (model, signature) = request.inputs, (models[0], signatures[0])
+    if request.requests:
+        if inputs is None:
+            sizes = {rows_of(batch) for batch in request.requests}
+            rows = generated_feeds(model, signature, sizes)
+        else:
+            size = request.batch_size
+            rows = read_rows(inputs, model, signature, request.requests, size)
+        return request_plans(request.requests, signature, models[1], rows)
+    if inputs is None:
+        feeds = generated_feeds(model, signature, request.batches)
+    else:
+        feeds = read_feeds(inputs, model, signature, request.batch_size)
+    batches = {Batch(size): [arrays] * len(models) for size, arrays in feeds.items()}
+    return [Plan(signatures, batches)]
 
 
 def _limit_threads(count: int | None) -> None:
@@ -138,9 +160,8 @@ def _verified(
     way: str,
     sides: Sequence[Side],
     models: Sequence[SourceModel],
-    signature: Signature,
-    feeds: Mapping[int, Feeds],
-    tolerance: float,
+    plan: Plan,
+    request: BenchRequest,
 ) -> Verification:
     """Runs each model on all inputs and compares its outputs with the first model's.
 
@@ -150,14 +171,15 @@ def _verified(
     """
     with tempfile.TemporaryDirectory(prefix="fusion-bench-") as name:
         directories = [Path(name, str(index)) for index in range(len(sides))]
-        for side, model, directory in zip(sides, models, directories, strict=True):
+        title = plan.signatures[-1].title
+        for index, directory in enumerate(directories):
             directory.mkdir()
             with contextlib.closing(OutcomeWriter(directory)) as writer:
-                for batch, arrays in feeds.items():
-                    _run_once(
-                        Outcome(way, signature.title, f"batch {batch}"), side, model, arrays, writer
-                    )
-        result = compare_outcomes([signature.title], directories[0], directories[-1], tolerance)
+                for batch, arrays in plan.feeds.items():
+                    outcome = Outcome(way, title, f"batch {batch}")
+                    _run_once(outcome, sides[index], models[index], arrays[index], writer)
+        tolerance = max(request.tolerance, plan.rounding)
+        result = compare_outcomes([title], directories[0], directories[-1], tolerance)
     if result.differences:
         raise VerificationError(
             f"the outputs of {models[-1].path} differ, nothing measured: {result.summary()}; "
@@ -184,14 +206,15 @@ def _run_once(
 def _measured(
     way: str,
     sides: Sequence[Side],
-    feeds: Mapping[int, Feeds],
+    plan: Plan,
     request: BenchRequest,
     progress: Progress,
 ) -> Iterator[tuple[list[Measurement], list[Ratio]]]:
     """Yields for each load the models' measurements, and of two models their ratio."""
-    for batch, arrays in feeds.items():
-        parts = [side.shares(arrays) for side in sides]
-        calls = [side.call(arrays) for side in sides]
+    for batch, arrays in plan.feeds.items():
+        pairs_of_both = [*zip(sides, arrays, strict=True)]
+        parts = [side.shares(feeds) for side, feeds in pairs_of_both]
+        calls = [side.call(feeds) for side, feeds in pairs_of_both]
         for clients in request.clients:
             progress(f"{way}: batch {batch}, {clients} client{'s' * (clients > 1)}")
             runs = {
@@ -200,12 +223,26 @@ def _measured(
             }
             rounds = interleaved(runs, _ROUNDS)
             loads = [
-                _measurement((way, batch, clients, model), rounds[model], parts[model])
+                _measurement((way, batch.rows, clients, model), rounds[model], parts[model])
                 for model in range(len(calls))
             ]
+            if batch.requests:
+                loads = [_of_requests(load, batch, plan) for load in loads]
             pairs = zip(rounds[0], rounds[1], strict=True) if len(calls) > 1 else ()
             ratios = [b[0].calls_per_s / a[0].calls_per_s for a, b in pairs]
-            yield loads, [Ratio(way, batch, clients, **spread(ratios))] if ratios else []
+            yield loads, [_ratio(way, batch, clients, ratios)] if ratios else []
+
+
+def _of_requests(load: Measurement, batch: Batch, plan: Plan) -> Measurement:
+    """Returns a measurement with what there is of requests alone."""
+    name, size = plan.signatures[load.model].name, bytes_of(plan.feeds[batch][load.model])
+    return replace(load, requests=batch.requests, signature=name, input_bytes=size)
+
+
+def _ratio(way: str, batch: Batch, clients: int, ratios: Sequence[float]) -> Ratio:
+    of = spread(ratios)
+    load = (way, batch.rows, clients)
+    return Ratio(*load, of["median"], of["low"], of["high"], batch.requests)
 
 
 def _round(call: Callable[[], object], clients: int, seconds: float) -> tuple[Load, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from fusion.passes.report.report import FusionReport
 from fusion.saved_model.model.source import SourceModel, model_files
 from fusion.saved_model.table_files.packed import PackedTable
 from fusion.saved_model.verify import Verification
+from fusion.saved_model.verify.requests import RequestCheck, record_of
 from fusion.schema.op_history import Release
 from fusion.version import TENSORFLOW, __version__
 
@@ -55,6 +56,7 @@ def manifest(
     verification: Verification | None,
     unchecked: Iterable[str] = (),
     packed: Iterable[PackedTable] = (),
+    requests: Sequence[RequestCheck] = (),
 ) -> bytes:
     """Returns the content of `fusion.json`: the same bytes for the same rewrite, no time stamps.
 
@@ -67,6 +69,7 @@ def manifest(
         verification: the comparison with the source; None when there was nothing to compare.
         unchecked: functions with fused lookups that no signature runs.
         packed: tables that were to be stored in fewer bits.
+        requests: the signatures in which a request has one row.
     """
     names = sorted(ops)
     facts: dict[str, object] = {
@@ -83,6 +86,7 @@ def manifest(
     }
     if tables := [table.to_dict() for table in packed]:
         facts["packed_tables"] = tables
+    facts |= record_of(requests)
     return (json.dumps(facts, indent=2) + "\n").encode()
 
 

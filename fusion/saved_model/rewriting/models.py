@@ -19,7 +19,13 @@ from fusion.saved_model.errors import ModelError, graph_errors
 from fusion.saved_model.model.copies import Progress, copy_file, copy_files
 from fusion.saved_model.model.fingerprint import compute_fingerprint
 from fusion.saved_model.model.frozen import write_loadable
-from fusion.saved_model.model.meta_graph import apply_pass, lookup_pass, release_of, used_ops
+from fusion.saved_model.model.meta_graph import (
+    apply_pass,
+    lookup_pass,
+    release_of,
+    update_op_list,
+    used_ops,
+)
 from fusion.saved_model.model.source import (
     FINGERPRINT_FILE,
     MANIFEST_FILE,
@@ -33,6 +39,13 @@ from fusion.saved_model.model.staging import (
     staged_directory,
     staged_files,
     write_file,
+)
+from fusion.saved_model.requests.repeats import Repeats, repeats_of
+from fusion.saved_model.requests.request_signatures import (
+    EXAMPLES,
+    RequestInputs,
+    RequestSignature,
+    add_request_signatures,
 )
 from fusion.saved_model.rewriting.graphs import Reported
 from fusion.saved_model.rewriting.manifest import FUSED_RUNTIMES, Runtimes, manifest
@@ -51,6 +64,7 @@ from fusion.saved_model.table_files.keep import write_tables
 from fusion.saved_model.table_files.packed import FLOAT32, PackedTable
 from fusion.saved_model.table_files.tensor_bundle import Bundle
 from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT, Verification
+from fusion.saved_model.verify.requests import RequestCheck, recorded_checks
 from fusion.schema.names import OP_NAMES
 from fusion.schema.op_history import Release
 
@@ -71,6 +85,8 @@ class Rewrite:
             as nothing was rewritten.
         tables: those that became files.
         packed: those that were to be stored as another dtype than float32, and what became of them.
+        requests: the signatures that were added, in which a request has one row.
+        repeats: where request inputs were found in recorded ones, what repeats in these.
     """
 
     report: FusionReport
@@ -79,6 +95,8 @@ class Rewrite:
     runtimes: Runtimes | None = None
     tables: tuple[FileTable, ...] = ()
     packed: tuple[PackedTable, ...] = ()
+    requests: tuple[RequestSignature, ...] = ()
+    repeats: Repeats | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +134,9 @@ def fuse_saved_model(
     dtype: str = FLOAT32,
     table_dtypes: Mapping[str, str] | None = None,
     max_deviation: float | None = None,
+    request_inputs: Sequence[str] | str = (),
+    signature: str | None = None,
+    exact: bool = False,
 ) -> FusionReport:
     """Writes to `dst` the model `src` with its embedding lookups fused, or made of stock ops.
 
@@ -164,6 +185,14 @@ def fuse_saved_model(
         max_deviation: what the elements of an output may differ by where tables are stored in fewer
             bits, as a share of its largest one; what is no float must be the same then. By default
             all that is the same dtype and shape passes. `rewrite_saved_model` returns deviations.
+        request_inputs: the inputs of a signature that describe the request, and not a candidate.
+            Two signatures are added: `NAME_request` takes one row of each of them, and
+            `NAME_requests` one for each request, beside `candidates_per_request`, int64 [requests].
+            What depends on these inputs alone is computed for these rows. "auto" stands for those
+            that have the same row throughout each batch of `inputs`, see `repeated_inputs`.
+        signature: the key of that signature; by default the only one, or "serving_default".
+        exact: whether the added signatures have to give the bits of the original one. Products of
+            both kinds of columns are not split then.
 
     Returns:
         What was fused, and for each column that was not, why. With several meta graphs the
@@ -174,8 +203,9 @@ def fuse_saved_model(
             source (`VerificationError`), fused ops of `src` cannot become stock ones, or a table
             that `table_dtypes` names is none or cannot be stored so. No file is created.
         ValueError: an unknown target, runtime or dtype, a runtime with target "fused", or tables
-            that are not known, or that are files or packed with target "stock"; or a
-            `max_deviation` that is negative, or without `verify`.
+            that are not known, or that are files or packed with target "stock"; a
+            `max_deviation` that is negative, or without `verify`; or `request_inputs` "auto"
+            without `inputs`, or of another text.
     """
     return rewrite_saved_model(
         src,
@@ -194,6 +224,9 @@ def fuse_saved_model(
             dtype,
             tuple((table_dtypes or {}).items()),
             max_deviation,
+            request_inputs if isinstance(request_inputs, str) else tuple(request_inputs),
+            signature,
+            exact,
         ),
         CopyObserver(progress),
     ).report
@@ -237,7 +270,9 @@ def _rewrite_directory(
             if any(not table.refusal for table in done.packed):
                 tolerance = inf if options.max_deviation is None else options.max_deviation
             observer.begins(Step.VERIFY)
-            verification = verify_models(source.path, staging, tolerance, options)
+            verification = verify_models(
+                source.path, staging, tolerance, options, _checks(source, done)
+            )
             unchecked = _not_reached(proto, done.report)
             done = replace(done, verification=verification, unchecked=unchecked)
         if content == source.content and (source.path / MANIFEST_FILE).is_file():
@@ -271,6 +306,17 @@ def _rewrite_frozen(
     return done
 
 
+def _checks(source: SourceModel, done: Rewrite) -> list[RequestCheck]:
+    """Returns the signatures in which a request has one row: the source's, and new ones."""
+    return [
+        *recorded_checks(source),
+        *(
+            RequestCheck(one.name, one.of, one.names, one.counts or "", one.examples, EXAMPLES)
+            for one in done.requests
+        ),
+    ]
+
+
 def _record(
     source: SourceModel,
     proto: saved_model_pb2.SavedModel,
@@ -279,7 +325,7 @@ def _record(
 ) -> bytes:
     ops, recorded = _custom_ops(proto), options.recorded(source.is_frozen)
     facts = (source, done.report, ops, recorded, done.runtimes, done.verification, done.unchecked)
-    return manifest(*facts, packed=done.packed)
+    return manifest(*facts, packed=done.packed, requests=_checks(source, done))
 
 
 def explain_saved_model(path: str | os.PathLike[str]) -> FusionReport:
@@ -341,6 +387,9 @@ def _rewritten(
     target, proto = Target(options.target), saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
     was_rewritten, runtime = _was_rewritten(source), options.release()
+    repeats, requests = None, list[RequestSignature]()
+    if options.request_inputs:
+        repeats, requests = _with_requests(proto, source, options)
     results = [
         rewrite_meta_graph(meta, target, source.path, was_rewritten=was_rewritten, runtime=runtime)
         for meta in proto.meta_graphs
@@ -349,15 +398,42 @@ def _rewritten(
     observer.fused(report)
     observer.begins(Step.WRITE)
     bundle, packed, tables = store_tables(source, proto, options, scratch)
-    is_modified, runtimes = any(result.modified for result in results) or bundle is not None, None
+    is_modified = bool(requests) or bundle is not None or any(one.modified for one in results)
+    runtimes = None
     if _custom_ops(proto):
         runtimes = FUSED_RUNTIMES
     elif is_modified:
         recorded = max(map(release_of, source.meta_graphs))
         first = recorded if runtime is None else runtime
         runtimes = Runtimes(first, need_source=first < recorded or bool(report.newer))
-    done = Rewrite(report, None, runtimes=runtimes, tables=tuple(tables), packed=tuple(packed))
+    done = Rewrite(
+        report,
+        None,
+        runtimes=runtimes,
+        tables=tuple(tables),
+        packed=tuple(packed),
+        requests=tuple(requests),
+        repeats=repeats,
+    )
     return _Rewritten(proto, done, is_modified, bundle)
+
+
+def _with_requests(
+    proto: saved_model_pb2.SavedModel, source: SourceModel, options: RewriteOptions
+) -> tuple[Repeats | None, list[RequestSignature]]:
+    """Adds the signatures in which a request has one row, in place."""
+    if source.is_frozen or len(proto.meta_graphs) > 1:
+        what = "a frozen graph" if source.is_frozen else "a model of several graphs"
+        raise ModelError(f"{source.path}: {what} gets no signature for requests")
+    (meta,), names, repeats = proto.meta_graphs, options.request_inputs, None
+    with graph_errors(source.path):
+        if options.finds_request_inputs and options.inputs is not None:
+            repeats = repeats_of(source, options.inputs, options.signature, options.batch_size)
+            names = repeats.request_inputs()
+        inputs = RequestInputs(tuple(names), options.signature, options.exact)
+        added = add_request_signatures(meta, inputs, source.path)
+        update_op_list(meta)
+    return repeats, added
 
 
 def _was_rewritten(source: SourceModel) -> bool:

@@ -22,6 +22,9 @@ TABLE_PLACES = ("variables", "mapped", "memory")
 MIN_TABLE_BYTES = 1 << 20
 """What is smaller stays among the variables, if nothing else is said."""
 
+AUTO = "auto"
+"""In place of request inputs: those that repeat in recorded inputs."""
+
 _FUNCTION = "fuse_saved_model"
 
 
@@ -46,6 +49,9 @@ class RewriteOptions:
     dtype: str = FLOAT32
     dtypes_by_name: tuple[tuple[str, str], ...] = ()
     max_deviation: float | None = None
+    request_inputs: tuple[str, ...] | str = ()
+    signature: str | None = None
+    exact: bool = False
 
     def __post_init__(self) -> None:
         self.release()
@@ -70,9 +76,23 @@ class RewriteOptions:
             raise ValueError(
                 f"{_FUNCTION}: max_deviation must not be negative, not {self.max_deviation!r}"
             )
-
         if self.max_deviation is not None and not self.verify:
             raise ValueError(f"{_FUNCTION}: max_deviation needs verify: it bounds what that finds")
+        if isinstance(self.request_inputs, str):
+            if self.request_inputs != AUTO:
+                raise ValueError(
+                    f"{_FUNCTION}: request_inputs must be names or {AUTO!r}, not "
+                    f"{self.request_inputs!r}"
+                )
+            if self.inputs is None:
+                raise ValueError(
+                    f"{_FUNCTION}: request_inputs must be names without inputs: {AUTO!r} needs "
+                    "recorded ones"
+                )
+        if not self.request_inputs and (self.signature is not None or self.exact):
+            raise ValueError(
+                f"{_FUNCTION}: request_inputs must name inputs where signature or exact is given"
+            )
 
     @property
     def has_table_files(self) -> bool:
@@ -83,6 +103,11 @@ class RewriteOptions:
     def changes_tables(self) -> bool:
         """Whether tables are stored otherwise than in the source."""
         return self.has_table_files or not self.table_dtypes().is_plain
+
+    @property
+    def finds_request_inputs(self) -> bool:
+        """Whether request inputs are those that repeat in the recorded ones."""
+        return self.request_inputs == AUTO
 
     def table_dtypes(self) -> TableDtypes:
         """Returns what the elements of tables become."""
@@ -102,6 +127,10 @@ class RewriteOptions:
             options["table_dtypes"] = [list(one) for one in self.dtypes_by_name]
         if self.runtime is not None:
             options["runtime"] = self.runtime
+        if self.request_inputs:
+            names = self.request_inputs
+            options["request_inputs"] = names if isinstance(names, str) else [*names]
+            options["exact"] = self.exact
         if self.inputs is not None:
             options["inputs"] = os.path.basename(self.inputs)
         if is_frozen and self.outputs is not None:

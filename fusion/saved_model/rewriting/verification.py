@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fusion.passes.report.report import FusionReport
 from fusion.saved_model.errors import CannotRun, ModelError, VerificationError
 from fusion.saved_model.rewriting.options import RewriteOptions
 from fusion.saved_model.verify import Verification, compare_models
+from fusion.saved_model.verify.requests import REQUEST_ROUNDING, RequestCheck
 
 ROUNDING = 1e-5
 """What the elements of an output may differ by, as a share of its largest, where lookups round, or
@@ -28,7 +30,11 @@ def tolerance_of(report: FusionReport, *, has_fused_ops: bool) -> float:
 
 
 def verify_models(
-    source: Path, staging: Path, tolerance: float, options: RewriteOptions
+    source: Path,
+    staging: Path,
+    tolerance: float,
+    options: RewriteOptions,
+    requests: Sequence[RequestCheck] = (),
 ) -> Verification:
     """Compares a source with what was made of it, see `compare_models`.
 
@@ -45,6 +51,8 @@ def verify_models(
             inputs=options.inputs,
             batch_size=options.batch_size,
             rounding=ROUNDING,
+            requests=requests,
+            request_tolerance=0.0 if options.exact else REQUEST_ROUNDING,
         )
     except ModelError as error:
         # The staged folder's path means nothing to the user, and is gone when this is read.

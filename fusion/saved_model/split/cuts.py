@@ -18,7 +18,7 @@ from fusion.passes.recognise.lookup import outermost, recognise_all
 from fusion.passes.recognise.lookup_match import LookupMatch
 from fusion.passes.recognise.spec import DenseIds, LookupSpec
 from fusion.running.imported import imported_graph
-from fusion.saved_model.split.flat import inside_control_flow
+from fusion.saved_model.flat import inside_control_flow
 
 #: What nodes that are added are called, which no result is.
 _RESERVED = ("init",)

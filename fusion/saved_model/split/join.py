@@ -13,11 +13,11 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from fusion.saved_model.errors import ModelError, graph_errors
+from fusion.saved_model.flat import add_functions, reachable, signature_nodes, tensor_names
 from fusion.saved_model.model.copies import copy_file, link_file
 from fusion.saved_model.model.meta_graph import node_name
 from fusion.saved_model.model.source import MANIFEST_FILE, MODEL_FILE, SourceModel, read_saved_model
 from fusion.saved_model.model.staging import check_destination, staged_directory, write_file
-from fusion.saved_model.split.flat import add_functions, reachable, signature_nodes, tensor_names
 from fusion.saved_model.split.folder import DENSE, LOOKUP, is_split
 from fusion.saved_model.split.model import Origin, assemble
 from fusion.saved_model.split.parts import FLAT, SCOPE, Part

@@ -9,8 +9,8 @@ from tensorflow.core.framework import graph_pb2, types_pb2, variable_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saver_pb2
 
 from fusion.runtime.tensorflow.private import tensor_util
+from fusion.saved_model.flat import add_functions, reachable
 from fusion.saved_model.model.meta_graph import node_name, update_op_list
-from fusion.saved_model.split.flat import add_functions, reachable
 from fusion.saved_model.split.parts import Part
 from fusion.saved_model.table_files.file_table import FileTable
 from fusion.saved_model.table_files.initial import (

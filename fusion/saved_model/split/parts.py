@@ -9,9 +9,9 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2, tensor_shape_pb2,
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.passes.graph.tensor import Shape
+from fusion.saved_model.flat import reachable, tensor_names
 from fusion.saved_model.model.meta_graph import node_name
 from fusion.saved_model.split.cuts import Cut
-from fusion.saved_model.split.flat import reachable, tensor_names
 
 Signatures = dict[str, meta_graph_pb2.SignatureDef]
 

@@ -11,11 +11,11 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from fusion.passes.graph.tensor import dims
 from fusion.passes.targets import Target
 from fusion.saved_model.errors import ModelError
+from fusion.saved_model.flat import flat_graph, reachable, signature_nodes
 from fusion.saved_model.model.meta_graph import used_ops
 from fusion.saved_model.model.source import MANIFEST_FILE
 from fusion.saved_model.rewriting.models import rewrite_meta_graph
 from fusion.saved_model.split.cuts import Cut, find_cuts, with_names
-from fusion.saved_model.split.flat import flat_graph, reachable, signature_nodes
 from fusion.saved_model.split.folder import DENSE, LOOKUP
 from fusion.saved_model.split.model import Origin, assemble, variables_of
 from fusion.saved_model.split.parts import Part, dense_part, lookup_part

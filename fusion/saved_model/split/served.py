@@ -26,16 +26,16 @@ from fusion.passes.graph.view import GraphView
 from fusion.running.imported import imported_graph
 from fusion.runtime.tensorflow.private import tensor_util
 from fusion.saved_model.errors import ModelError, graph_errors
-from fusion.saved_model.model.copies import copy_file
-from fusion.saved_model.model.meta_graph import node_name
-from fusion.saved_model.model.source import MANIFEST_FILE, MODEL_FILE, read_saved_model
-from fusion.saved_model.model.staging import check_destination, staged_directory, write_file
-from fusion.saved_model.split.flat import (
+from fusion.saved_model.flat import (
     inside_control_flow,
     reachable,
     signature_nodes,
     tensor_names,
 )
+from fusion.saved_model.model.copies import copy_file
+from fusion.saved_model.model.meta_graph import node_name
+from fusion.saved_model.model.source import MANIFEST_FILE, MODEL_FILE, read_saved_model
+from fusion.saved_model.model.staging import check_destination, staged_directory, write_file
 from fusion.saved_model.split.folder import LOOKUP, TABLES, is_split
 from fusion.saved_model.split.join import tables_in_files
 from fusion.saved_model.split.model import Origin, assemble

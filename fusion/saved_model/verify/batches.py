@@ -14,6 +14,7 @@ from fusion.saved_model.inputs.signature import Signature, signatures
 from fusion.saved_model.model.source import read_saved_model
 from fusion.saved_model.verify.job import Job
 from fusion.saved_model.verify.outcome import Outcome, OutcomeWriter, read_outcomes
+from fusion.saved_model.verify.requests import RequestCheck, request_batch, unequal_counts
 
 
 class Batch(NamedTuple):
@@ -80,6 +81,27 @@ class Batches:
         self._generators: dict[str, InputGenerator] = {}
         for meta in source.meta_graphs:
             self._generators |= input_generators(source.path, meta, signatures(meta))
+
+    def requests(
+        self, check: RequestCheck, original: Signature, *, are_repeated: bool
+    ) -> Iterator[Batch]:
+        """Yields the batches of a signature in which a request has one row, or of the original.
+
+        Args:
+            check: both signatures.
+            original: the original one.
+            are_repeated: whether a row of the request is there for each candidate.
+        """
+        generate = self._generators[original.title]
+        for batch in self.of(original):
+            if isinstance(batch.inputs, str):
+                yield batch
+                continue
+            size = generate.batch_size(batch.inputs)
+            if size:  # no request is without a candidate here
+                counts = unequal_counts(check, size)
+                repeated, once = request_batch(check, original, batch.inputs, counts)
+                yield batch._replace(inputs=repeated if are_repeated else once)
 
     def of(self, signature: Signature) -> Iterator[Batch]:
         """Yields the batches of a signature."""

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fusion.saved_model.verify.job import Job, Run
 from fusion.saved_model.verify.locate import locate
 from fusion.saved_model.verify.outcome import Outcome, read_outcomes
 from fusion.saved_model.verify.processes import run_models
+from fusion.saved_model.verify.requests import REQUEST_ROUNDING, RequestCheck, recorded_checks
 from fusion.saved_model.verify.result import Deviation, Difference, Verification
 from fusion.saved_model.verify.values import deviation_of, difference_of
 
@@ -38,6 +40,8 @@ def compare_models(
     batch_size: int = DEFAULT_BATCH_SIZE,
     rounding: float = 0.0,
     library: str | os.PathLike[str] | None = None,
+    requests: Sequence[RequestCheck] | None = None,
+    request_tolerance: float = REQUEST_ROUNDING,
 ) -> Verification:
     """Runs each signature of `a` and `b` on the same inputs and compares the outputs.
 
@@ -60,6 +64,10 @@ def compare_models(
             graph that these are in.
         library: a library of ops, see `build_ops`, which runs the fused ops of both models; by
             default they have the kernels that this process has.
+        requests: signatures in which a request has one row; where one of the models does not have
+            them, they are compared with those that they stand for, on repeated rows. By default
+            those that `fusion.json` of the models names.
+        request_tolerance: as `tolerance`, for these, if it is larger.
 
     Raises:
         ModelError: a model, the inputs or the library cannot be read, a model cannot be loaded, or
@@ -67,6 +75,16 @@ def compare_models(
     """
     first, second = read_saved_model(a), read_saved_model(b)
     declared, others = _by_title(first), _by_title(second)
+    if requests is None:
+        checks = (*recorded_checks(first), *recorded_checks(second))
+        requests = tuple({check.name: check for check in checks}.values())
+    names = {one.name for one in requests}
+    both = {**others, **declared}
+    of_requests = {title for title, one in both.items() if one.name in names}
+    declared, others = (
+        {title: one for title, one in found.items() if title not in of_requests}
+        for found in (declared, others)
+    )
     if different := list(_different_interfaces(declared, others)):
         return Verification(tuple(sorted(declared)), 0, tuple(different), (), (), ())
     if not declared:
@@ -74,26 +92,38 @@ def compare_models(
         return Verification((), 0, (), (why,), (), ())
     library = None if library is None else _checked_library(Path(library))
     with tempfile.TemporaryDirectory(prefix="fusion-verify-", dir=scratch) as name:
-        folder, recorded, titles = Path(name), None, sorted(declared)
+        folder, recorded, titles = Path(name), None, sorted(declared.keys() | of_requests)
         if inputs is not None:
             recorded = folder / "inputs"
             titles = record_inputs(inputs, tuple(declared.values()), batch_size, recorded)
+            known = {declared[title].name for title in titles}
+            titles += sorted(_of(of_requests, requests, known))
         runs = Run(first.path, folder / "a"), Run(second.path, folder / "b")
-        run_models(Job(first.path, runs, recorded, library=library), timeout)
-        result = compare_outcomes(titles, folder / "a", folder / "b", tolerance)
+        run_models(Job(first.path, runs, recorded, None, library, tuple(requests)), timeout)
+        tolerances = {title: max(tolerance, request_tolerance) for title in of_requests}
+        result = compare_outcomes(titles, folder / "a", folder / "b", tolerance, tolerances)
         # What only one way of loading shows is looked for in the other one last.
-        shown = sorted((d for d in result.differences if d.output), key=_is_not_of_session)
+        own = (d for d in result.differences if d.output and d.signature not in of_requests)
+        shown = sorted(own, key=_is_not_of_session)
         if shown:
             columns = locate(first, second, shown[0], recorded, folder, timeout, tolerance, library)
             result = replace(result, columns=columns)
             if rounding and columns.are_equal:
-                rounded = compare_outcomes(titles, folder / "a", folder / "b", rounding)
+                rounded = compare_outcomes(titles, folder / "a", folder / "b", rounding, tolerances)
                 if not rounded.differences:
                     result = replace(rounded, columns=columns)
     if inputs is None:
         result = replace(result, unverified=tuple(_with_advice(result.unverified, declared)))
     not_run = tuple(title for title in sorted(declared) if title not in titles)
     return replace(result, not_run=not_run)
+
+
+def _of(titles: set[str], requests: Sequence[RequestCheck], known: set[str]) -> Iterator[str]:
+    """Yields those of the titles of request signatures whose originals are known."""
+    of = {one.name: one.of for one in requests}
+    for title in titles:
+        if of[title.partition(" [")[0]] in known:
+            yield title
 
 
 def _checked_library(path: Path) -> Path:
@@ -140,7 +170,11 @@ def _interface(specs: tuple[TensorSpec, ...]) -> dict[str, tuple[object, ...]]:
 
 
 def compare_outcomes(
-    titles: Sequence[str], directory_a: Path, directory_b: Path, tolerance: float = 0.0
+    titles: Sequence[str],
+    directory_a: Path,
+    directory_b: Path,
+    tolerance: float = 0.0,
+    tolerances: Mapping[str, float] = MappingProxyType({}),
 ) -> Verification:
     """Compares what the worker wrote for two models.
 
@@ -149,6 +183,7 @@ def compare_outcomes(
         directory_a: the outcomes of the first model.
         directory_b: those of the second.
         tolerance: see `compare_models`.
+        tolerances: those of some of the signatures.
     """
     differences: list[Difference] = []
     alike: list[str] = []
@@ -179,7 +214,8 @@ def compare_outcomes(
                 continue
             # Outputs without elements agree whatever the models compute.
             compared[a.signature] |= bool(values_a[key].size)
-            if difference := _different_values(a, key, values_a[key], values_b[key], tolerance):
+            allowed = tolerances.get(a.signature, tolerance)
+            if difference := _different_values(a, key, values_a[key], values_b[key], allowed):
                 differences.append(difference)
             if deviation := _deviation(a, key, values_a[key], values_b[key]):
                 before = deviations.get((a.signature, key))
@@ -198,7 +234,7 @@ def compare_outcomes(
         unverified=tuple(unverified),
         errors_alike=tuple(alike),
         varying=tuple(varying),
-        tolerance=tolerance,
+        tolerance=max(tolerance, *tolerances.values()) if tolerances else tolerance,
         not_compared=tuple(skipped),
         deviations=tuple(one for one in deviations.values() if one.differing),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fusion.passes.graph.tensor import Tensor
+from fusion.saved_model.verify.requests import RequestCheck
 
 Observed = tuple[str, Tensor]
 """A library function, "" for the main graph, and a tensor in it."""
@@ -40,6 +41,8 @@ class Job:
             all of them.
         library: a library of ops that the fused ops of the models are run by; None: that of the
             environment, if it names one.
+        requests: signatures of some of the models in which a request has one row; what others
+            have in their place runs with repeated rows.
     """
 
     reference: Path
@@ -47,6 +50,7 @@ class Job:
     recorded: Path | None = None
     only: tuple[str, str] | None = None
     library: Path | None = None
+    requests: tuple[RequestCheck, ...] = ()
 
     def write(self, file: Path) -> None:
         """Writes the job to a file."""
@@ -71,4 +75,5 @@ class Job:
             None if recorded is None else Path(recorded),
             None if only is None else (only[0], only[1]),
             None if library is None else Path(library),
+            tuple(map(RequestCheck.from_dict, facts["requests"])),
         )

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -26,7 +26,7 @@ from fusion.saved_model.inputs.constraints import Array
 from fusion.saved_model.inputs.signature import Signature, signatures
 from fusion.saved_model.model.meta_graph import used_ops
 from fusion.saved_model.model.source import read_saved_model
-from fusion.saved_model.verify.batches import Batches
+from fusion.saved_model.verify.batches import Batch, Batches
 from fusion.saved_model.verify.job import Job, Run
 from fusion.saved_model.verify.observe import observe
 from fusion.saved_model.verify.outcome import (
@@ -102,8 +102,7 @@ def _run(job: Job, run: Run) -> int:
                     report_error(error)
                     return LOAD_FAILED
                 with contextlib.closing(runner):
-                    for signature in signatures(meta):
-                        _run_all(name, runner, signature, batches, writer)
+                    _run_signatures(name, runner, signatures(meta), job, batches, writer)
                 del runner
                 gc.collect()
     finally:
@@ -111,13 +110,40 @@ def _run(job: Job, run: Run) -> int:
     return 0
 
 
-def _run_all(
-    loader: str, runner: Runner, signature: Signature, batches: Batches, writer: OutcomeWriter
+def _run_signatures(
+    loader: str,
+    runner: Runner,
+    all_signatures: Sequence[Signature],
+    job: Job,
+    batches: Batches,
+    writer: OutcomeWriter,
 ) -> None:
-    for batch in batches.of(signature):
+    """Runs all signatures, and what there is of those in which a request has one row."""
+    known = {signature.name: signature for signature in all_signatures}
+    checks = {check.name: check for check in job.requests}
+    for name, signature in known.items():
+        if name not in checks:
+            _run_all(loader, runner, signature, signature.title, batches.of(signature), writer)
+    for name, check in checks.items():
+        if (original := known.get(check.of)) is not None:
+            own = known.get(name)
+            drawn = batches.requests(check, original, are_repeated=own is None)
+            title = replace(original, name=name).title
+            _run_all(loader, runner, own or original, title, drawn, writer)
+
+
+def _run_all(
+    loader: str,
+    runner: Runner,
+    signature: Signature,
+    title: str,
+    drawn: Iterable[Batch],
+    writer: OutcomeWriter,
+) -> None:
+    for batch in drawn:
         outcome = Outcome(
             loader,
-            signature.title,
+            title,
             batch.name,
             may_raise=batch.may_raise,
             violation=batch.violation,

@@ -36,6 +36,19 @@ def test_a_single_batch_can_be_drawn() -> None:
     assert _pixels(_report((64,), ("/m/stock",))).shape[:2] == (840, 1200)
 
 
+def test_requests_have_lines_of_their_own() -> None:
+    batches = [(200, 1), (200, 8), (400, 8)]
+    measurements = tuple(
+        Measurement(way, batch, 1, model, 9, 0.1, 0.2, 0.3, 9.0, 0, {}, requests, f"s{model}")
+        for way in (IN_GRAPH, END_TO_END)
+        for batch, requests in batches
+        for model in range(2)
+    )
+    models = ("/m/stock", "/m/new")
+    report = BenchReport(models, "rank", "generated", None, 1.0, {}, 0.0, measurements, (), ("a",))
+    assert _pixels(report).shape[:2] == (840, 1200)
+
+
 def test_names_are_paths_without_what_they_share() -> None:
     assert short_names(("/m/a/stock", "/m/b/fused")) == ("a/stock", "b/fused")
     assert short_names(("/m/stock", "/m/stock")) == ("stock", "stock")

@@ -1,0 +1,1 @@
+"""Which rows tensors have: of what, and along which axis."""

@@ -1,0 +1,47 @@
+"""Ops whose numbers depend on how many rows there are, in their last bits."""
+
+from __future__ import annotations
+
+from tensorflow.core.framework import types_pb2
+
+from fusion.passes.graph.values import Node
+
+#: TensorFlow computes most elements of a tensor in vectors and its last ones one by one, of these
+#: ops by other code: the bits of an element depend on its position.
+POSITIONAL = frozenset(
+    {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Cos", "Cosh", "Digamma", "Elu"}
+    | {"Erf", "Erfc", "Erfinv", "Exp", "Expm1", "Inv", "Lgamma", "Log", "Log1p", "LogSoftmax"}
+    | {"Ndtri", "Pow", "Reciprocal", "Rsqrt", "Selu", "Sigmoid", "Sin", "Sinh", "Softmax"}
+    | {"Softplus", "Tan", "Xlog1py", "Xlogy", "BatchMatMulV3"}
+)
+#: Of float64 alone.
+_POSITIONAL_DOUBLE = frozenset({"Tanh"})
+_PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"})
+_FLOATS = frozenset(
+    {types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16}
+    | {types_pb2.DT_COMPLEX64, types_pb2.DT_COMPLEX128}
+)
+
+#: TensorFlow multiplies up to so many columns in one block, and one row as any.
+_MAX_UNBLOCKED = 384
+
+
+def depends_on_position(node: Node) -> bool:
+    """Whether the bits of a row depend on where it is in a batch, and how large that is."""
+    dtype = node.view.dtype(node.output().tensor)
+    if dtype not in _FLOATS:
+        return False
+    if dtype != types_pb2.DT_FLOAT and node.op in _PRODUCTS | _POSITIONAL_DOUBLE:
+        return True
+    # Of a product with transposed weights, which code multiplies depends on the number of rows.
+    return node.op in POSITIONAL or (node.op == "MatMul" and node.flag_attr("transpose_b"))
+
+
+def depends_on_one_row(node: Node) -> bool:
+    """Whether the bits of a row may be others where it is alone than where there are several."""
+    if node.op != "MatMul":
+        return False
+    columns, result = node.input(0).shape, node.output().shape
+    count = None if columns is None else columns[-1 - int(node.flag_attr("transpose_a"))]
+    width = None if result is None else result[-1]
+    return count is None or count > _MAX_UNBLOCKED or width is None or width == 1
