@@ -192,15 +192,9 @@ def _facts(
         operands = [facts.get(one, CONSTANT) for one in view.inputs(name)]
         count = max(len(view.signatures.outputs(view.nodes[name]) or ()), 1)
         node = Node(numbered, unshaped(numbered, name))
-<<<<<<< HEAD
         found = inputs.get(tensor) or _of_node(Operands(node, operands, batch, facts))
-        if isinstance(found, Fact) and found.side is Side.REQUEST and repeats(node):
-            found = replace(found, side=Side.REQUEST | Side.CANDIDATE)
-=======
-        found = inputs.get(tensor) or _of_node(node, operands, batch)
         if isinstance(found, Fact) and found.kind is Kind.ROWS and repeats(node):
             found = replace(found, side=found.side | Side.CANDIDATE)
->>>>>>> w59b
         several = [found] * count if isinstance(found, Fact) else [*found]
         several += several[-1:] * (count - len(several))
         several = [inputs.get(Tensor(name, k), fact) for k, fact in enumerate(several)]
