@@ -429,6 +429,26 @@ def test_counts_that_do_not_fit_are_an_error(source: Callable[[str], Path], tmp_
         run(ONE, inputs)
 
 
+def test_assertions_stay_and_an_output_may_be_of_the_request(tmp_path: Path) -> None:
+    def scores(user: tf.Tensor, item: tf.Tensor) -> tf.Tensor:
+        tf.debugging.assert_less(user, 10.0)
+        return tf.reduce_sum(user * item, 1)
+
+    spec = tf.TensorSpec([None, 4], tf.float32)
+    function = tf.function(lambda user, item: {"score": scores(user, item), "user": user * 2.0})
+    concrete = function.get_concrete_function(user=spec, item=spec)
+    tf.saved_model.save(tf.Module(), str(tmp_path / "src"), {SERVING: concrete})
+    dst = rewrite(tmp_path / "src", tmp_path / "dst", "user", target="stock")
+    signature = tf.saved_model.load(str(dst)).signatures[ONE]
+    user, item = tf.constant([[1.0, 2.0, 3.0, 4.0]]), tf.reshape(tf.range(12.0), [3, 4])
+    found = signature(user=user, item=item)
+    np.testing.assert_allclose(found["score"], [20.0, 60.0, 100.0])
+    np.testing.assert_array_equal(found["user"], np.repeat(user * 2.0, 3, 0))
+    for refused in (user * 4.0, tf.repeat(user, 2, 0)):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            signature(user=refused, item=item)
+
+
 def normalised(user: tf.Tensor, item: tf.Tensor) -> tf.Tensor:
     """Batch normalisation in training mode."""
     mean, variance = tf.nn.moments(tf.concat([user, item], 1), [0])
