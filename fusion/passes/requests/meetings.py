@@ -69,6 +69,37 @@ def _concat(graph: NewGraph, node: Node) -> Assembled | None:
     return Assembled(sizes, axis, tuple(parts), _factor(graph, node))
 
 
+@_rule("Pack")
+def _packed(graph: NewGraph, node: Node) -> Assembled | None:
+    """Of tensors that are there: a part for each run of those of one side."""
+    values = [graph.assembled(value.tensor) for value in node.inputs]
+    sizes = graph.sizes(node.output().tensor)
+    if sizes is None or not any(map(_is_split, values)):
+        return None
+    axis = node.int_attr("axis") % len(sizes)
+    runs: list[list[Term]] = []
+    for value in values:
+        if value is None or len(value.terms) != 1 or not value.is_whole:
+            return None
+        (term,) = value.terms
+        if runs and runs[-1][0].of_request is term.of_request:
+            runs[-1].append(term)
+        else:
+            runs.append([term])
+    parts = []
+    for run in runs:
+        own, tensors = (*sizes[:axis], len(run), *sizes[axis + 1 :]), [term.tensor for term in run]
+        attrs = {"N": len(run), "axis": axis}
+        types = {"T": graph.dtype(node.output().tensor)}
+        new = graph.writer.add(f"{node.name}/{_side(run[0])}", "Pack", tensors, types, attrs)
+        parts.append(Part(len(run), (Term(new, run[0].of_request, own),)))
+    return Assembled(sizes, axis, tuple(parts), _factor(graph, node))
+
+
+def _side(term: Term) -> str:
+    return "request" if term.of_request else "candidates"
+
+
 def _placed(parts: Sequence[Part], before: int) -> list[Part]:
     """Returns parts whose elements have places, behind others."""
     placed, start = [], before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,12 @@ from fusion.saved_model.verify.outcome import Outcome, read_outcomes
 from fusion.saved_model.verify.processes import run_models
 from fusion.saved_model.verify.requests import REQUEST_ROUNDING, RequestCheck, recorded_checks
 from fusion.saved_model.verify.result import Deviation, Difference, Verification
-from fusion.saved_model.verify.values import deviation_of, difference_of
+from fusion.saved_model.verify.values import (
+    deviation_of,
+    difference_of,
+    is_float,
+    largest_finite,
+)
 
 DEFAULT_TIMEOUT = 1800.0
 
@@ -183,7 +188,8 @@ def compare_outcomes(
         directory_a: the outcomes of the first model.
         directory_b: those of the second.
         tolerance: see `compare_models`.
-        tolerances: those of some of the signatures.
+        tolerances: those of some of the signatures, as a share of the largest element that the
+            output has in any batch: one candidate may have a score near 0.
     """
     differences: list[Difference] = []
     alike: list[str] = []
@@ -193,6 +199,7 @@ def compare_outcomes(
     ran = dict.fromkeys(titles, 0)
     compared = dict.fromkeys(titles, False)
     failed: dict[str, str] = {}
+    largest = _largest(directory_a, tolerances)
     pairs = zip(read_outcomes(directory_a), read_outcomes(directory_b), strict=True)
     for (a, values_a), (b, values_b) in pairs:
         batch = f"{a.signature}, {a.case} ({a.loader})"
@@ -214,8 +221,8 @@ def compare_outcomes(
                 continue
             # Outputs without elements agree whatever the models compute.
             compared[a.signature] |= bool(values_a[key].size)
-            allowed = tolerances.get(a.signature, tolerance)
-            if difference := _different_values(a, key, values_a[key], values_b[key], allowed):
+            allowed = tolerances.get(a.signature, tolerance), largest.get((a.signature, key), 0.0)
+            if difference := _different_values(a, key, values_a[key], values_b[key], *allowed):
                 differences.append(difference)
             if deviation := _deviation(a, key, values_a[key], values_b[key]):
                 before = deviations.get((a.signature, key))
@@ -238,6 +245,18 @@ def compare_outcomes(
         not_compared=tuple(skipped),
         deviations=tuple(one for one in deviations.values() if one.differing),
     )
+
+
+def _largest(directory: Path, signatures: Collection[str]) -> dict[tuple[str, str], float]:
+    """Returns the largest finite magnitude of each float output of some signatures."""
+    found: dict[tuple[str, str], float] = {}
+    for outcome, values in read_outcomes(directory) if signatures else ():
+        for key, value in values.items() if outcome.signature in signatures else ():
+            if is_float(value):
+                own = largest_finite(np.abs(value.astype(np.complex128))) or 0.0
+                name = (outcome.signature, key)
+                found[name] = max(own, found.get(name, 0.0))
+    return found
 
 
 def _proves_nothing(a: Outcome, b: Outcome) -> str | None:
@@ -270,9 +289,14 @@ def _deviation(outcome: Outcome, key: str, a: NDArray[Any], b: NDArray[Any]) -> 
 
 
 def _different_values(
-    outcome: Outcome, key: str, a: NDArray[Any], b: NDArray[Any], tolerance: float
+    outcome: Outcome,
+    key: str,
+    a: NDArray[Any],
+    b: NDArray[Any],
+    tolerance: float,
+    largest_ever: float,
 ) -> Difference | None:
-    difference = difference_of(a, b, tolerance)
+    difference = difference_of(a, b, tolerance, largest_ever)
     if difference is None:
         return None
     count = int(np.count_nonzero(difference.differing))

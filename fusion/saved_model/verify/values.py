@@ -25,20 +25,23 @@ class ValueDifference(NamedTuple):
     max_abs: float | None = None
 
 
-def difference_of(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> ValueDifference | None:
+def difference_of(
+    a: NDArray[Any], b: NDArray[Any], tolerance: float, largest_ever: float = 0.0
+) -> ValueDifference | None:
     """Returns the difference of two arrays, or None.
 
     Args:
         a: the expected array.
         b: the other one.
         tolerance: see `nearly_same`; 0 compares bits; with infinity, what are no floats may be any.
+        largest_ever: likewise.
     """
     if a.dtype != b.dtype or a.shape != b.shape:
         detail = f"{a.dtype} {list(a.shape)} against {b.dtype} {list(b.shape)}"
         return ValueDifference(detail, np.zeros(0, bool))
     same = same_bits(a, b)
     if tolerance and is_float(a):
-        same |= nearly_same(a, b, tolerance)
+        same |= nearly_same(a, b, tolerance, largest_ever)
     if same.all() or (tolerance == math.inf and not is_float(a)):
         return None
     largest = None
@@ -130,16 +133,18 @@ def is_float(a: NDArray[Any]) -> bool:
     return a.dtype.kind in "fcV"
 
 
-def nearly_same(a: NDArray[Any], b: NDArray[Any], tolerance: float) -> NDArray[np.bool_]:
+def nearly_same(
+    a: NDArray[Any], b: NDArray[Any], tolerance: float, largest_ever: float = 0.0
+) -> NDArray[np.bool_]:
     """Returns elementwise whether numbers agree but for rounding.
 
-    They may differ by `tolerance` times the largest finite magnitude in `a`, or by four units in
-    the last place of that if their dtype is coarser. What is not finite has to be equal, with a
-    `tolerance` of infinity as well.
+    They may differ by `tolerance` times the largest finite magnitude in `a`, or `largest_ever` if
+    that is more, or by four units in the last place of that if their dtype is coarser. What is not
+    finite has to be equal, with a `tolerance` of infinity as well.
     """
     with np.errstate(all="ignore"):
         wide_a, wide_b = (array.astype(np.complex128) for array in (a, b))
-        largest = largest_finite(np.abs(wide_a)) or 0.0
+        largest = max(largest_finite(np.abs(wide_a)) or 0.0, largest_ever)
         gaps = np.abs(wide_a - wide_b)
         if tolerance == math.inf:
             return np.isfinite(gaps)
