@@ -30,7 +30,7 @@ from fusion.passes.requests.writer import Writer
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 _SHAPE, _SIZE = "Shape", "Size"
-BRANCHES = frozenset({"If", "StatelessIf"})
+_BRANCHES = frozenset({"If", "StatelessIf"})
 
 
 class Refused(Exception):
@@ -199,7 +199,7 @@ class NewGraph:
     def _check(self, name: str) -> str:
         """Writes a branch that others wait for, as an assertion is, whose results nothing reads."""
         fact, node = self.node_fact(name), Node(self.view, name)
-        is_branch = node.op in BRANCHES
+        is_branch = node.op in _BRANCHES
         if is_branch and self.fact(node.input(0).tensor).kind not in (Kind.SUMMARY, Kind.CONSTANT):
             is_branch = False
         if not is_branch and node.op != "Identity":
@@ -380,7 +380,7 @@ class NewGraph:
                 parts.append(self.part_of_candidates(value, part, tensor))
         finish()
         self.meetings[name] = None
-        joined = write.concat(write.free_name(name), parts, value.axis, dtype)
+        joined = write.concat(name, parts, value.axis, dtype)
         if not value.is_in_order:
             places = [place for part in value.parts for place in part.places]
             order = write.constant(np.argsort(places), "int64")
