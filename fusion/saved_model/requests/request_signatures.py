@@ -55,6 +55,7 @@ class RequestSignature:
         names: the inputs, or the features of Examples, that describe the request.
         meetings: the nodes whose rows are repeated for candidates.
         examples: the input of Examples of the original; "": it has none.
+        inputs: those of the Examples of requests and of candidates in its place.
     """
 
     name: str
@@ -63,6 +64,7 @@ class RequestSignature:
     names: tuple[str, ...]
     meetings: tuple[str, ...]
     examples: str = ""
+    inputs: tuple[str, ...] = ()
 
 
 def add_request_signatures(
@@ -112,7 +114,13 @@ def add_request_signatures(
         add_signature(meta, key, _computed(graph, split, own, results))
         added.append(
             RequestSignature(
-                key, signature.name, counts, inputs.names, tuple(split.meetings), examples or ""
+                key,
+                signature.name,
+                counts,
+                inputs.names,
+                tuple(split.meetings),
+                examples or "",
+                EXAMPLES if examples else (),
             )
         )
     return added

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import Message
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
@@ -40,13 +41,6 @@ from fusion.saved_model.model.staging import (
     staged_files,
     write_file,
 )
-from fusion.saved_model.requests.repeats import Repeats, repeats_of
-from fusion.saved_model.requests.request_signatures import (
-    EXAMPLES,
-    RequestInputs,
-    RequestSignature,
-    add_request_signatures,
-)
 from fusion.saved_model.rewriting.graphs import Reported
 from fusion.saved_model.rewriting.manifest import FUSED_RUNTIMES, Runtimes, manifest
 from fusion.saved_model.rewriting.options import (
@@ -67,6 +61,10 @@ from fusion.saved_model.verify import DEFAULT_BATCH_SIZE, DEFAULT_TIMEOUT, Verif
 from fusion.saved_model.verify.requests import RequestCheck, recorded_checks
 from fusion.schema.names import OP_NAMES
 from fusion.schema.op_history import Release
+
+if TYPE_CHECKING:  # asks networkx, which a process that serves need not have
+    from fusion.saved_model.requests.repeats import Repeats
+    from fusion.saved_model.requests.request_signatures import RequestSignature
 
 _DEFAULTS, _NOBODY = RewriteOptions(), Observer()
 
@@ -311,7 +309,7 @@ def _checks(source: SourceModel, done: Rewrite) -> list[RequestCheck]:
     return [
         *recorded_checks(source),
         *(
-            RequestCheck(one.name, one.of, one.names, one.counts or "", one.examples, EXAMPLES)
+            RequestCheck(one.name, one.of, one.names, one.counts or "", one.examples, one.inputs)
             for one in done.requests
         ),
     ]
@@ -387,7 +385,8 @@ def _rewritten(
     target, proto = Target(options.target), saved_model_pb2.SavedModel()
     proto.CopyFrom(source.proto)
     was_rewritten, runtime = _was_rewritten(source), options.release()
-    repeats, requests = None, list[RequestSignature]()
+    repeats: Repeats | None = None
+    requests: list[RequestSignature] = []
     if options.request_inputs:
         repeats, requests = _with_requests(proto, source, options)
     results = [
@@ -422,6 +421,9 @@ def _with_requests(
     proto: saved_model_pb2.SavedModel, source: SourceModel, options: RewriteOptions
 ) -> tuple[Repeats | None, list[RequestSignature]]:
     """Adds the signatures in which a request has one row, in place."""
+    from fusion.saved_model.requests.repeats import repeats_of
+    from fusion.saved_model.requests.request_signatures import RequestInputs, add_request_signatures
+
     if source.is_frozen or len(proto.meta_graphs) > 1:
         what = "a frozen graph" if source.is_frozen else "a model of several graphs"
         raise ModelError(f"{source.path}: {what} gets no signature for requests")
