@@ -79,11 +79,13 @@ def repeated(feed: Feeds, counts: Sequence[int]) -> dict[str, Array]:
     }
 
 
-def run(graph: graph_pb2.GraphDef, feed: Feeds, fetches: Sequence[str]) -> list[Array]:
-    """Runs a graph as it is; of what is fed, it takes what it has."""
+def run(
+    graph: graph_pb2.GraphDef, feed: Feeds, fetches: Sequence[str], *, optimized: bool = False
+) -> list[Array]:
+    """Runs a graph as it is, or optimized by TensorFlow, with the inputs that it has."""
     with tf.Graph().as_default() as imported:
         tf.import_graph_def(graph, name="")
-        with session(imported) as running:
+        with v1.Session(graph=imported) if optimized else session(imported) as running:
             names = {op.name for op in imported.get_operations()}
             fed = {f"{key}:0": value for key, value in feed.items() if key in names}
             return list(running.run(list(fetches), fed))
@@ -97,10 +99,13 @@ def session(graph: tf.Graph) -> Any:
     return v1.Session(graph=graph, config=config)
 
 
-def run_split(model: Model, split: SplitGraph, feed: Feeds) -> list[Array]:
+def run_split(
+    model: Model, split: SplitGraph, feed: Feeds, *, optimized: bool = False
+) -> list[Array]:
     """Runs what a graph was split into."""
     fetches = [str(split.outputs[Tensor(name)]) for name in model.outputs]
-    return run(split.graph, feed, [f"{one}:0" if ":" not in one else one for one in fetches])
+    fetches = [f"{one}:0" if ":" not in one else one for one in fetches]
+    return run(split.graph, feed, fetches, optimized=optimized)
 
 
 def check_numbers(

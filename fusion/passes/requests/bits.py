@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensorflow.core.framework import types_pb2
 
 from fusion.passes.graph.values import Node
+from fusion.passes.graph.view import GraphView
 
 #: TensorFlow computes most elements of a tensor in vectors and its last ones one by one, of these
 #: ops by other code: the bits of an element depend on its position.
@@ -21,6 +22,12 @@ _FLOATS = frozenset(
     {types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE, types_pb2.DT_HALF, types_pb2.DT_BFLOAT16}
     | {types_pb2.DT_COMPLEX64, types_pb2.DT_COMPLEX128}
 )
+
+#: Activations of other code where TensorFlow's optimizer has made them a part of a product.
+_ACTIVATIONS = frozenset({"Elu", "Erf", "Erfc", "Sigmoid", "Tanh"})
+#: What may be between a product and its activation.
+_BETWEEN = frozenset({"Add", "AddV2", "BiasAdd", "Identity", "Mul"})
+_MOST_BETWEEN = 4
 
 #: TensorFlow multiplies up to so many columns in one block, and one row as any.
 _MAX_UNBLOCKED = 384
@@ -45,3 +52,26 @@ def depends_on_one_row(node: Node) -> bool:
     count = None if columns is None else columns[-1 - int(node.flag_attr("transpose_a"))]
     width = None if result is None else result[-1]
     return count is None or count > _MAX_UNBLOCKED or width is None or width == 1
+
+
+def fused_with_position(view: GraphView) -> set[str]:
+    """Returns products whose activation depends on the position, and what is between the two.
+
+    TensorFlow's optimizer makes one op of them if they follow each other, whose bits are others.
+    """
+    found = set[str]()
+    for name in view.nodes:
+        node = Node(view, name)
+        if node.op in _ACTIVATIONS and depends_on_position(node):
+            found |= _up_to_product(node.input(0).producer)
+    return found
+
+
+def _up_to_product(node: Node, most: int = _MOST_BETWEEN) -> set[str]:
+    """Returns the product that a node ends, or is, with what follows it."""
+    if node.op in _PRODUCTS:
+        return {node.name}
+    if node.op not in _BETWEEN or not most:
+        return set()
+    found = set[str]().union(*(_up_to_product(one.producer, most - 1) for one in node.inputs))
+    return found | {node.name} if found else found

@@ -89,11 +89,25 @@ def _packed(graph: NewGraph, node: Node) -> Assembled | None:
     parts = []
     for run in runs:
         own, tensors = (*sizes[:axis], len(run), *sizes[axis + 1 :]), [term.tensor for term in run]
-        attrs = {"N": len(run), "axis": axis}
-        types = {"T": graph.dtype(node.output().tensor)}
-        new = graph.writer.add(f"{node.name}/{_side(run[0])}", "Pack", tensors, types, attrs)
+        new = _stacked(graph, node, tensors, axis, _side(run[0]))
         parts.append(Part(len(run), (Term(new, run[0].of_request, own),)))
     return Assembled(sizes, axis, tuple(parts), _factor(graph, node))
+
+
+def _stacked(
+    graph: NewGraph, node: Node, tensors: Sequence[Tensor], axis: int, side: str
+) -> Tensor:
+    """Writes tensors along a new axis.
+
+    One alone without a Pack: TensorFlow's optimizer ties that to the op in front of it, and then
+    fuses no bias into a product.
+    """
+    write, dtype, name = graph.writer, graph.dtype(node.output().tensor), f"{node.name}/{side}"
+    if len(tensors) > 1:
+        attrs = {"N": len(tensors), "axis": axis}
+        return write.add(name, "Pack", tensors, {"T": dtype}, attrs)
+    inputs, types = (*tensors, write.constant(axis)), {"T": dtype, "Tdim": types_pb2.DT_INT32}
+    return write.add(name, "ExpandDims", inputs, types)
 
 
 def _side(term: Term) -> str:

@@ -74,6 +74,7 @@ class NewGraph:
         self._gathered: dict[Tensor, Tensor] = {}
         self._numbers: dict[Side, Tensor] = {}
         self._request: Tensor | None = None
+        self._check_of_one: str | None = None
         self.meetings: dict[str, None] = {}
         self.waits: dict[str, None] = {}
         self.copies = self._row_copies()
@@ -350,12 +351,39 @@ class NewGraph:
         self, new: Tensor, sizes: Sizes, layout: tuple[int, int], like: Tensor
     ) -> Tensor:
         """Writes a check that a tensor has the rows of one request."""
+        if self.exact:
+            # With static sizes TensorFlow's optimizer takes sums and products in another order.
+            types = {"T": self.dtype(like)}
+            controls = [self._one_request_check()]
+            return self.writer.add("request/of_one", "Identity", (new,), types, {}, controls)
         rows = math.prod(layout) * self.copies
         checked = self.writer.add("request/of_one", "EnsureShape", (new,), {"T": self.dtype(like)})
         shape = self.writer.graph.node[-1].attr["shape"].shape
         for size in sizes:
             shape.dim.add(size=rows if size == ROWS else -1 if size == UNKNOWN else size)
         return checked
+
+    def _one_request_check(self) -> str:
+        """Writes an assertion that each input of the request has one row."""
+        if self._check_of_one is None:
+            write, scope = self.writer, "request/one"
+            counts = [
+                self._rows_of_input(source, kind)
+                for kind in (Kind.ROWS, Kind.SPARSE_SHAPE, Kind.SPLITS)
+                for source in self._counted_inputs(Side.REQUEST, kind)
+            ]
+            found = write.concat(scope, counts, 0, _INT64)
+            fits = write.add(
+                scope, "Equal", (found, write.constant(self.copies, "int64")), {"T": _INT64}
+            )
+            all_fit = write.add(
+                scope, "All", (fits, write.constant([0])), {"Tidx": _INT32}, {"keep_dims": False}
+            )
+            text = write.text("inputs of one request have one row each; they have:")
+            types = {"T": [types_pb2.DT_STRING, _INT64]}
+            check = write.add(scope, "Assert", (all_fit, text, found), types, {"summarize": 64})
+            self._check_of_one = check.node
+        return self._check_of_one
 
     def _put_together(self, tensor: Tensor, value: Assembled) -> Tensor:
         """Writes a tensor of candidates whose parts are there."""
@@ -484,23 +512,29 @@ class NewGraph:
         return self.writer.add("request/rows", "Cast", (count,), {"SrcT": _INT64, "DstT": dtype})
 
     def _read_row_count(self, side: Side) -> Tensor:
-        """Writes int64 [1], how many rows the inputs of a side have."""
-        write, name = self.writer, "request/rows"
-        of_side = {t: f.kind for t, f in self.inputs.items() if f.side is side}
-        known = {t: kind for t, kind in of_side.items() if t in self.facts.facts}
+        """Writes int64 [1], how many rows the first input of a side has."""
         for kind in (Kind.ROWS, Kind.SPARSE_SHAPE, Kind.SPLITS):
-            source = next((tensor for tensor, own in known.items() if own is kind), None)
-            if source is None:
-                continue
-            own = self.on(source, side) if kind is Kind.ROWS else self._own(source)
-            if kind is Kind.SPARSE_SHAPE:
-                return write.part(name, own, 0, 1, _INT64)
-            sizes = write.sizes("request/sizes", own, self.dtype(source), _INT64)
-            if kind is Kind.ROWS:
-                return write.part(name, sizes, 0, 1, _INT64)
-            one = write.constant([1], "int64")
-            return write.add(name, "Sub", (sizes, one), {"T": _INT64})
+            for source in self._counted_inputs(side, kind):
+                return self._rows_of_input(source, kind)
         raise Refused(NoMatch("no input says how many rows there are", ""))
+
+    def _counted_inputs(self, side: Side, kind: Kind) -> list[Tensor]:
+        """Returns the inputs of a side and of a kind that the outputs depend on."""
+        known = self.facts.facts
+        return [
+            t for t, f in self.inputs.items() if (f.side, f.kind) == (side, kind) and t in known
+        ]
+
+    def _rows_of_input(self, source: Tensor, kind: Kind) -> Tensor:
+        """Writes int64 [1], how many rows an input has."""
+        write, name, side = self.writer, "request/rows", self.fact(source).side
+        own = self.on(source, side) if kind is Kind.ROWS else self._own(source)
+        if kind is Kind.SPARSE_SHAPE:
+            return write.part(name, own, 0, 1, _INT64)
+        sizes = write.sizes("request/sizes", own, self.dtype(source), _INT64)
+        if kind is Kind.ROWS:
+            return write.part(name, sizes, 0, 1, _INT64)
+        return write.add(name, "Sub", (sizes, write.constant([1], "int64")), {"T": _INT64})
 
     def _own(self, tensor: Tensor) -> Tensor:
         side = self.fact(tensor).side

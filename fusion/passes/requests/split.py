@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 from fusion.passes.analysis.rows.facts import Fact, Kind, Side
+from fusion.passes.analysis.rows.sizes import shaped
 from fusion.passes.analysis.rows.walk import rows_of
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.requests.bags import bags_of
-from fusion.passes.requests.bits import depends_on_one_row, depends_on_position
+from fusion.passes.requests.bits import (
+    depends_on_one_row,
+    depends_on_position,
+    fused_with_position,
+)
 from fusion.passes.requests.meetings import MEETINGS
 from fusion.passes.requests.new_graph import NewGraph, Refused
 
@@ -62,8 +67,12 @@ def split_by_request(
     wanted = [tensor.node for tensor in outputs]
     can_repeat = all(f.kind is Kind.ROWS for f in inputs.values() if f.side is Side.REQUEST)
 
+    fused = fused_with_position(view) if exact else set[str]()
+
     def repeats(node: Node) -> bool:
-        return depends_on_position(node) or (not can_repeat and depends_on_one_row(node))
+        if shaped(node.name) in fused or depends_on_position(node):
+            return True
+        return not can_repeat and depends_on_one_row(node)
 
     facts = rows_of(view, graph, inputs, wanted, bags, repeats if exact else lambda node: False)
     for tensor in outputs:
