@@ -196,7 +196,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "rows",
     ),
     "fusion.passes.analysis.rows": (
-        *("counts", "facts", "elementwise", "operands", "rules", "sizes", "walk"),
+        *(
+            "counts",
+            "facts",
+            "elementwise",
+            "operands",
+            "rules",
+            "sizes",
+            "bodies",
+            "control",
+            "walk",
+        ),
     ),
     "fusion.passes.requests": (
         *("bags", "bits", "parsers", "writer", "values", "new_graph", "meetings", "split"),
