@@ -49,7 +49,7 @@ class ExampleInputs:
         """Returns how, or None if an input is not of a kind that features are."""
         specs = {spec.key: spec for spec in signature.inputs}
         sparse = {
-            values.rpartition("/")[0]: (specs[indices], specs[values], specs[shape])
+            signature.input_of(values): (specs[indices], specs[values], specs[shape])
             for indices, values, shape in signature.sparse
         }
         parts = {key for triple in signature.sparse for key in triple}

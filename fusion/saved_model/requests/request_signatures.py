@@ -84,8 +84,8 @@ def add_request_signatures(
     declared = meta.signature_def[signature.name]
     outputs = {key: tensor_of(info.name) for key, info in declared.outputs.items()}
     graph, infos = graph_of(meta, signature), dict(declared.inputs)
-    keys = {spec.key.partition("/")[0] for spec in signature.inputs}
-    examples = examples_input(signature) if keys.isdisjoint(inputs.names) else None
+    is_named = not {*signature.input_names}.isdisjoint(inputs.names)
+    examples = None if is_named else examples_input(signature)
     if examples is None:
         _check_names(signature, inputs.names, model)
         facts = _facts(signature, inputs.names, model)
@@ -99,7 +99,7 @@ def add_request_signatures(
             infos[key] = meta_graph_pb2.TensorInfo()
             infos[key].CopyFrom(declared.inputs[examples])
             infos[key].name = f"{tensor.node}:0"
-    one_row = {EXAMPLES[0]} if examples is not None else {*inputs.names}
+    one_row = {EXAMPLES[0]} if examples is not None else _dense(signature, inputs.names)
     added = []
     for suffix, counts in ((_ONE, None), (_SEVERAL, COUNTS)):
         key = f"{signature.name}_{suffix}"
@@ -173,15 +173,23 @@ def _signature(meta: meta_graph_pb2.MetaGraphDef, name: str | None, model: objec
 
 
 def _check_names(signature: Signature, names: Iterable[str], model: object) -> None:
-    known = {spec.key.partition("/")[0] for spec in signature.inputs}
+    known = signature.input_names
     for name in names:
         if name not in known:
-            have = ", ".join(sorted(known))
+            of = signature.input_of(name)
+            what = f", which is a part of {of!r}" if of in known and of != name else ""
             raise ModelError(
-                f"{model}: signature {signature.name!r} has no input {name!r}; it has {have}"
+                f"{model}: signature {signature.name!r} has no input {name!r}{what}; "
+                f"it has {', '.join(known)}"
             )
-    if known <= set(names):
+    if {*known} <= {*names}:
         raise ModelError(f"{model}: signature {signature.name!r} has no input of candidates")
+
+
+def _dense(signature: Signature, names: Iterable[str]) -> set[str]:
+    """Returns those of some inputs that are no parts of sparse or ragged ones."""
+    parts = {key for keys in (*signature.sparse, *signature.ragged) for key in keys}
+    return {*names} - parts
 
 
 def _facts(signature: Signature, names: Iterable[str], model: object) -> dict[Tensor, Fact]:
@@ -189,7 +197,7 @@ def _facts(signature: Signature, names: Iterable[str], model: object) -> dict[Te
     names = set(names)
 
     def side(spec_key: str) -> Side:
-        return Side.REQUEST if spec_key.partition("/")[0] in names else Side.CANDIDATE
+        return Side.REQUEST if signature.input_of(spec_key) in names else Side.CANDIDATE
 
     facts: dict[Tensor, Fact] = {}
     parts = set[str]()
@@ -201,7 +209,11 @@ def _facts(signature: Signature, names: Iterable[str], model: object) -> dict[Te
     for ragged in signature.ragged:
         parts.update(ragged)
         if len(ragged) != 2:
-            raise ModelError(f"{model}: input {ragged[0]!r} is ragged in several dimensions")
+            name = signature.input_of(ragged[0])
+            raise ModelError(f"{model}: input {name!r} is ragged in several dimensions")
+        rows_and_one = (specs[ragged[1]].shape or (-1,))[0]
+        if rows_and_one >= 0:
+            raise _fixed_rows(signature.input_of(ragged[0]), rows_and_one - 1, signature, model)
         for key, kind in zip(ragged, (Kind.ENTRIES, Kind.SPLITS), strict=True):
             facts[tensor_of(specs[key].tensor)] = Fact(kind, side(key), source=ragged[0])
     for spec in signature.inputs:
@@ -219,8 +231,13 @@ def _of_dense(
     if not spec.shape:
         return {}
     if spec.shape[0] >= 0:
-        raise ModelError(f"{what} has a fixed number of rows, {spec.shape[0]}")
+        raise _fixed_rows(spec.key, spec.shape[0], signature, model)
     return {tensor_of(spec.tensor): rows(side)}
+
+
+def _fixed_rows(name: str, count: int, signature: Signature, model: object) -> ModelError:
+    what = f"{model}: input {name!r} of signature {signature.name!r}"
+    return ModelError(f"{what} has a fixed number of rows, {count}")
 
 
 def tensor_of(name: str) -> Tensor:

@@ -99,7 +99,7 @@ def request_batch(
     for groups, take in ((original.sparse, _sparse_rows), (original.ragged, _ragged_rows)):
         for keys in groups:
             own = [feeds[key] for key in keys]
-            of_request = keys[0].partition("/")[0] in check.names
+            of_request = original.input_of(keys[0]) in check.names
             once |= zip(keys, take(own, requests) if of_request else own, strict=True)
             repeated |= zip(keys, take(own, index) if of_request else own, strict=True)
     for key, array in feeds.items():
