@@ -104,7 +104,9 @@ class CompositeFinder:
         if len(calls) != 1 or len({*arguments.values()}) < len(arguments):
             return None
         if any(
-            {*node.input} & arguments.keys() for node in wrapper.node_def if node is not calls[0]
+            {*node.input} & arguments.keys()
+            for node in wrapper.node_def
+            if node.name != calls[0].name
         ):
             return None
         function = self._functions.get(calls[0].attr["f"].func.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
@@ -11,6 +11,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from fusion.passes.analysis.rows.facts import Fact, Kind, Side, rows
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.match import NoMatch
+from fusion.passes.requests.example_lists import with_example_lists
 from fusion.passes.requests.parsers import CANDIDATES, REQUEST, SplitParsers, split_parsers
 from fusion.passes.requests.split import SplitGraph, split_by_request
 from fusion.saved_model.errors import ModelError
@@ -24,7 +25,10 @@ COUNTS = "candidates_per_request"
 EXAMPLES = "user_examples", "candidate_examples"
 """The inputs in place of one of Examples: those of requests, and those of candidates."""
 
-_ONE, _SEVERAL = "request", "requests"
+EXAMPLE_LISTS = "examples_with_context"
+"""The input in place of both: an ExampleListWithContext for each request."""
+
+_ONE, _SEVERAL, _LISTS = "request", "requests", "elwc"
 _SPARSE = (Kind.INDICES, Kind.ENTRIES, Kind.SPARSE_SHAPE)
 
 
@@ -56,6 +60,8 @@ class RequestSignature:
         meetings: the nodes whose rows are repeated for candidates.
         examples: the input of Examples of the original; "": it has none.
         inputs: those of the Examples of requests and of candidates in its place.
+        lists: the input of ExampleListWithContexts in place of these two and of `counts`; "": it
+            has none.
     """
 
     name: str
@@ -65,12 +71,15 @@ class RequestSignature:
     meetings: tuple[str, ...]
     examples: str = ""
     inputs: tuple[str, ...] = ()
+    lists: str = ""
 
 
 def add_request_signatures(
     meta: meta_graph_pb2.MetaGraphDef, inputs: RequestInputs, model: object
 ) -> list[RequestSignature]:
     """Adds `NAME_request`, which takes one request, and `NAME_requests`, which takes several.
+
+    Where the original takes Examples, `NAME_elwc` takes ExampleListWithContexts.
 
     Args:
         meta: the model; it is changed in place.
@@ -100,17 +109,16 @@ def add_request_signatures(
             infos[key].CopyFrom(declared.inputs[examples])
             infos[key].name = f"{tensor.node}:0"
     one_row = {EXAMPLES[0]} if examples is not None else _dense(signature, inputs.names)
-    added = []
-    for suffix, counts in ((_ONE, None), (_SEVERAL, COUNTS)):
-        key = f"{signature.name}_{suffix}"
-        split = split_by_request(graph, facts, [*outputs.values()], counts, exact=inputs.exact)
-        if isinstance(split, NoMatch):
-            raise ModelError(
-                f"{model}: signature {signature.name!r} cannot take a request once: {split.reason} "
-                f"(node {split.node!r})"
-            )
-        own = _with_counts(infos, counts) if counts is not None else _of_one(infos, one_row)
-        results = _results(declared, split, outputs)
+    added = list[RequestSignature]()
+
+    def add(
+        suffix: str,
+        counts: str | None,
+        split: SplitGraph,
+        own: Mapping[str, meta_graph_pb2.TensorInfo],
+        lists: str = "",
+    ) -> None:
+        key, results = f"{signature.name}_{suffix}", _results(declared, split, outputs)
         add_signature(meta, key, _computed(graph, split, own, results))
         added.append(
             RequestSignature(
@@ -120,9 +128,27 @@ def add_request_signatures(
                 inputs.names,
                 tuple(split.meetings),
                 examples or "",
-                EXAMPLES if examples else (),
+                EXAMPLES if examples and not lists else (),
+                lists,
             )
         )
+
+    for counts in (None, COUNTS):
+        split = split_by_request(graph, facts, [*outputs.values()], counts, exact=inputs.exact)
+        if isinstance(split, NoMatch):
+            raise ModelError(
+                f"{model}: signature {signature.name!r} cannot take a request once: {split.reason} "
+                f"(node {split.node!r})"
+            )
+        if counts is None:
+            add(_ONE, None, split, _of_one(infos, one_row))
+            continue
+        add(_SEVERAL, counts, split, _with_counts(infos, counts))
+        if examples is not None:
+            nodes = [tensor_of(infos[key].name).node for key in EXAMPLES]
+            new, taken = with_example_lists(split.graph, EXAMPLE_LISTS, nodes[0], nodes[1], counts)
+            only = {EXAMPLE_LISTS: _vector(taken.node, types_pb2.DT_STRING)}
+            add(_LISTS, None, replace(split, graph=new), only, EXAMPLE_LISTS)
     return added
 
 
@@ -263,9 +289,14 @@ def _with_counts(
 ) -> dict[str, meta_graph_pb2.TensorInfo]:
     """Returns inputs and that of the numbers of candidates."""
     result = {key: _copy(info) for key, info in infos.items()}
-    result[counts] = meta_graph_pb2.TensorInfo(name=f"{counts}:0", dtype=types_pb2.DT_INT64)
-    result[counts].tensor_shape.dim.add(size=-1)
+    result[counts] = _vector(counts, types_pb2.DT_INT64)
     return result
+
+
+def _vector(name: str, dtype: int) -> meta_graph_pb2.TensorInfo:
+    info = meta_graph_pb2.TensorInfo(name=f"{name}:0", dtype=dtype)
+    info.tensor_shape.dim.add(size=-1)
+    return info
 
 
 def _results(

@@ -309,7 +309,15 @@ def _checks(source: SourceModel, done: Rewrite) -> list[RequestCheck]:
     return [
         *recorded_checks(source),
         *(
-            RequestCheck(one.name, one.of, one.names, one.counts or "", one.examples, one.inputs)
+            RequestCheck(
+                one.name,
+                one.of,
+                one.names,
+                one.counts or "",
+                one.examples,
+                one.inputs,
+                one.lists,
+            )
             for one in done.requests
         ),
     ]
