@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from fusion.saved_model import ModelError, compare_models, fuse_saved_model
+from fusion.saved_model import ModelError, bench_models, compare_models, fuse_saved_model
 from fusion.saved_model.requests.repeats import repeated_inputs
 from tests.saved_model.test_request_signatures import (
     COUNTS,
@@ -327,6 +327,30 @@ def test_what_repeats_is_found(source: Callable[[str], Path], tmp_path: Path) ->
         inputs=tmp_path / "some.npz",
     )
     assert recorded_names(tmp_path / "dst") == [["tags", "user"]] * 2
+
+
+def test_features_of_recorded_examples_are_inputs(
+    source: Callable[[str], Path], tmp_path: Path
+) -> None:
+    rows = {"user": [3, 4], "tags": [7]}
+    file = str(tmp_path / "some.tfrecord")
+    with tf.io.TFRecordWriter(file) as writer:
+        for item in (1, 2, 3):
+            example = tf.train.Example()
+            for name, values in {**rows, "item": [item]}.items():
+                example.features.feature[name].int64_list.value.extend(values)
+            writer.write(example.SerializeToString())
+    found = repeated_inputs(source("sparse and ragged of users"), file)
+    assert found.kind == "input"
+    assert {one.name: one.different for one in found.inputs} == {"item": 3, "tags": 1, "user": 1}
+
+
+def test_they_are_measured(source: Callable[[str], Path], tmp_path: Path) -> None:
+    name = "sparse and ragged of users"
+    dst = rewrite(source(name), tmp_path / "dst", "user", "tags", target="stock")
+    report = bench_models(source(name), dst, requests=[(1, 6), (3, 4)], seconds=0.01)
+    assert report.request_inputs == ("user", "tags")
+    assert {one.signature for one in report.measurements} == {SERVING, ONE, SEVERAL}
 
 
 def test_a_part_is_no_input(source: Callable[[str], Path], tmp_path: Path) -> None:
