@@ -209,7 +209,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         ),
     ),
     "fusion.passes.requests": (
-        *("bags", "bits", "parsers", "writer", "values", "new_graph", "meetings", "split"),
+        *("bags", "bits", "parsers", "writer", "example_lists", "values", "new_graph"),
+        *("meetings", "split"),
     ),
     "fusion.saved_model.requests": (
         *("captures", "functions", "objects", "signatures", "request_signatures", "repeats"),

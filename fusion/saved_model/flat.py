@@ -55,6 +55,7 @@ def flat_graph(meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
     _rename_attr(subgraph.graph_def, _LOWERED, _FUNCTIONAL)
     for function in subgraph.graph_def.library.function:
         function.attr.pop(_IMPLEMENTS, None)
+    _say_unknown_shapes(subgraph.graph_def)
     subgraph.collection_def["train_op"].node_list.value.extend(wanted)
     config = config_pb2.ConfigProto()
     options = config.graph_options.rewrite_options
@@ -69,6 +70,13 @@ def flat_graph(meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
         function.attr.pop(_SPECIALIZED, None)
     forget_idle_controls(graph)
     return reachable(graph, wanted)
+
+
+def _say_unknown_shapes(graph: graph_pb2.GraphDef) -> None:
+    """Sets the shapes of inputs of any rank: the optimizer takes no graph that leaves them out."""
+    for node in graph.node:
+        if node.op == "Placeholder" and "shape" not in node.attr:
+            node.attr["shape"].shape.unknown_rank = True
 
 
 def _rename_attr(graph: graph_pb2.GraphDef, before: str, after: str) -> None:
