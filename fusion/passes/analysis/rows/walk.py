@@ -13,6 +13,7 @@ from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, Side,
 from fusion.passes.analysis.rows.operands import Operands
 from fusion.passes.analysis.rows.rules import RULES
 from fusion.passes.analysis.rows.sizes import fixed_integers, shaped, sized, unshaped
+from fusion.passes.analysis.rows.widths import counted_shape
 from fusion.passes.graph.tensor import NEXT_ITERATIONS, Shape, Tensor
 from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
@@ -169,6 +170,8 @@ def _numbered(
             of_rows.add(name)
         is_dense = view.op(name) in _DENSE and name in of_rows
         shape = view.shape(Tensor(name)) if is_dense else None
+        if view.op(name) == "DenseBincount" and name in of_rows:
+            shape = counted_shape(view, name)
         if shape:
             shapes[Tensor(name)] = _with_rows(shape, batch)
     return sized(view, graph, shapes, leaves)

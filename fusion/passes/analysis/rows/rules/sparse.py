@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fusion.passes.analysis.rows.facts import Fact, Kind, Mixes, rows
 from fusion.passes.analysis.rows.operands import Operands
+from fusion.passes.analysis.rows.row_masks import constant_row
 from fusion.passes.analysis.rows.rules.registry import alike, measured, rule
 
 
@@ -14,7 +15,7 @@ def _counted(operands: Operands) -> Fact:
     ids, size, weights = operands.facts
     if size.has_rows and (size.kind is not Kind.SUMMARY or size.side is not ids.side):
         raise Mixes("DenseBincount has as many columns as rows say")
-    if operands.rank(0) != 2 or operands.of_rows(0).axis or not ids.factor:
+    if operands.rank(0) != 2 or operands.of_rows(0).axis or ids.layout != (1, 1):
         raise Mixes("DenseBincount counts ids of all rows")
     if not weights.has_rows and 0 in operands.shape(2):
         return ids
@@ -58,8 +59,16 @@ def _dense(operands: Operands) -> Fact:
 
 @rule("Where")
 def _places(operands: Operands) -> Fact:
-    """Which elements of a matrix are true: the indices of a sparse tensor."""
+    """Which elements of a matrix are true: the indices of a sparse tensor.
+
+    Of a mask that is the same for each row, they are so many places of each row.
+    """
     fact = operands.of_rows(0)
+    if operands.rank(0) == 1 and fact.blocks == 1 and fact.factor:
+        mask = constant_row(operands.node.input(0), fact.factor)
+        if mask is not None and mask.any():
+            places = tuple(int(one) for one in mask != 0)
+            return Fact(Kind.INSIDE, fact.side, elements=places)
     if fact.axis or fact.layout != (1, 1) or operands.rank(0) < 2:
         raise Mixes("Where goes over the rows")
     return Fact(Kind.INDICES, fact.side, source=operands.node.name)
