@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from fusion.saved_model import ModelError, fuse_saved_model
+from fusion.saved_model import fuse_saved_model
 
 ONE, SEVERAL = "serving_default_request", "serving_default_requests"
 COUNTS = "candidates_per_request"
@@ -93,7 +93,9 @@ def encoded(name: str, source: str, **options: Any) -> Build:
             elif source == "text":
                 found = [k.layers.GlobalMaxPooling1D()(one) for one in found]
         else:
-            found = [k.ops.cast(o, "float32") if k is keras else tf.cast(o, tf.float32) for o in found]
+            found = [
+                k.ops.cast(o, "float32") if k is keras else tf.cast(o, tf.float32) for o in found
+            ]
         return meet(k, *found)
 
     return build
@@ -150,10 +152,9 @@ def pooled(name: str) -> Build:
 def vocabulary(name: str, **options: Any) -> Build:
     source = {"StringLookup": "words", "IntegerLookup": "history", "TextVectorization": "text"}
     words: list[Any] = [*range(2, 10)] if name == "IntegerLookup" else WORDS
-    more = {"idf_weights": [0.5 + k for k in range(8)]} if "tf_idf" in options.values() or (
-        options.get("output_mode") == "tf_idf"
-    ) else {}
-    return encoded(name, options.pop("source", source[name]), vocabulary=words, **more, **options)
+    if options.get("output_mode") == "tf_idf":
+        options["idf_weights"] = [0.5 + k for k in range(8)]
+    return encoded(name, options.pop("source", source[name]), vocabulary=words, **options)
 
 
 def crossed(**options: Any) -> Build:
@@ -182,7 +183,6 @@ EVERYWHERE: dict[str, Build] = {
     "TextVectorization int": vocabulary("TextVectorization"),
     "TextVectorization int length": vocabulary("TextVectorization", output_sequence_length=5),
     "TextVectorization ngrams": vocabulary("TextVectorization", ngrams=2),
-    "TextVectorization characters": vocabulary("TextVectorization", split="character"),
     "TextVectorization multi_hot": vocabulary("TextVectorization", output_mode="multi_hot"),
     "TextVectorization count": vocabulary("TextVectorization", output_mode="count"),
     "TextVectorization tf_idf": vocabulary("TextVectorization", output_mode="tf_idf"),
@@ -207,7 +207,9 @@ EVERYWHERE: dict[str, Build] = {
     "Discretization multi_hot": encoded(
         "Discretization", "numbers", bin_boundaries=[-0.5, 0.0, 0.5], output_mode="multi_hot"
     ),
-    "Normalization": layer("Normalization", "numbers", mean=[0.1, 0.2, 0.3, 0.4], variance=[1.0, 2.0, 3.0, 4.0]),
+    "Normalization": layer(
+        "Normalization", "numbers", mean=[0.1, 0.2, 0.3, 0.4], variance=[1.0, 2.0, 3.0, 4.0]
+    ),
     "Rescaling": layer("Rescaling", "numbers", 0.5, 1.0),
     "LayerNormalization": layer("LayerNormalization"),
     "LayerNormalization flat": layer("LayerNormalization", "numbers"),
@@ -267,6 +269,16 @@ EVERYWHERE: dict[str, Build] = {
 }
 
 
+#: Of these, TensorFlow's layers of tf_keras have no shape, or do not run.
+KERAS_3 = {"StringLookup tf_idf", "TextVectorization tf_idf", "LayerNormalization axes"}
+CASES = [
+    (name, library)
+    for name in EVERYWHERE
+    for library in (keras, tf_keras)
+    if library is keras or name not in KERAS_3
+]
+
+
 def saved(path: Path, k: Any, build: Build) -> list[str]:
     """Writes a model whose weights are all random, and returns the inputs of the user."""
     sides = [Inputs(k, side) for side in ("user", "item")]
@@ -314,8 +326,17 @@ def check(path: Path, changed: Path, request: list[str], exact: bool) -> None:
                 np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
-@pytest.mark.parametrize("name", EVERYWHERE)
+@pytest.fixture
+def graphs_as_they_are() -> Iterator[None]:
+    """No optimizer puts other nodes together in another graph, and rounds otherwise there."""
+    options = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
+
+
+@pytest.mark.usefixtures("graphs_as_they_are")
+@pytest.mark.parametrize(("name", "library"), CASES, ids=lambda one: getattr(one, "__name__", one))
 def test_a_layer_keeps_rows_apart(tmp_path: Path, name: str, library: Any) -> None:
     src = tmp_path / "src"
     request = saved(src, library, EVERYWHERE[name])

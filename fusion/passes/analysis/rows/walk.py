@@ -13,7 +13,7 @@ from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, Side,
 from fusion.passes.analysis.rows.operands import Operands
 from fusion.passes.analysis.rows.rules import RULES
 from fusion.passes.analysis.rows.sizes import fixed_integers, shaped, sized, unshaped
-from fusion.passes.analysis.rows.widths import counted_shape
+from fusion.passes.analysis.rows.widths import KNOWN_SHAPES
 from fusion.passes.graph.tensor import NEXT_ITERATIONS, Shape, Tensor
 from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
@@ -48,12 +48,14 @@ class Bags:
         ids: the tensors that ids are read from, and what they have to have.
         weights: of ids; None if there are none.
         shape: of `output`, rows unknown.
+        kind: what `output` has: ROWS, or SPLITS that are counted from row numbers.
     """
 
     output: Tensor
     ids: tuple[tuple[Tensor, Kind], ...]
     weights: Tensor | None
     shape: Shape
+    kind: Kind = Kind.ROWS
 
 
 @dataclass
@@ -162,7 +164,10 @@ def _numbered(
         shape = view.shape(tensor)
         if fact.kind is Kind.ROWS and shape is not None:
             shapes[tensor] = _with_rows(shape, batch)
-    shapes |= {one.output: _with_rows(one.shape, batch) for one in bags.values()}
+    shapes |= {
+        one.output: _with_rows(one.shape, batch) if one.kind is Kind.ROWS else one.shape
+        for one in bags.values()
+    }
     leaves = set(bags)
     of_rows = set[str]()
     for name in order:
@@ -170,8 +175,8 @@ def _numbered(
             of_rows.add(name)
         is_dense = view.op(name) in _DENSE and name in of_rows
         shape = view.shape(Tensor(name)) if is_dense else None
-        if view.op(name) == "DenseBincount" and name in of_rows:
-            shape = counted_shape(view, name)
+        if view.op(name) in KNOWN_SHAPES and name in of_rows:
+            shape = KNOWN_SHAPES[view.op(name)](view, name) or shape
         if shape:
             shapes[Tensor(name)] = _with_rows(shape, batch)
     return sized(view, graph, shapes, leaves)
@@ -231,6 +236,11 @@ def _of_bags(bags: Bags, facts: Mapping[Tensor, Fact]) -> Fact:
         sides = {joined(known)}
     if len(sides) != 1 or len({fact.source for fact in parts}) > 1:
         return _APART
+    if bags.kind is not Kind.ROWS:
+        (source,) = {fact.source for fact in parts}
+        if any(fact.kind is Kind.SIZES and fact.source != source for fact, _ in of_ids):
+            return _APART  # perhaps as many rows as another tensor has
+        return Fact(bags.kind, sides.pop(), source=source)
     return rows(sides.pop())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from fusion.passes.graph.tensor import Shape
 from fusion.passes.graph.values import Node, Value
@@ -21,11 +22,31 @@ def counted_shape(view: GraphView, name: str) -> Shape | None:
     maximum of that and something else, so that TensorFlow knows no width.
     """
     node = Node(view, name)
-    low, high = _bounds(node.input(1), _MAX_DEPTH)
-    ids = node.input(0).shape
-    if low != high or not math.isfinite(low) or ids is None or len(ids) != 2:
+    width, ids = only_number(node.input(1)), node.input(0).shape
+    return None if width is None or ids is None or len(ids) != 2 else (ids[0], width)
+
+
+def only_number(value: Value) -> int | None:
+    """Returns the only number that a tensor can be, None if it can be several."""
+    low, high = _bounds(value, _MAX_DEPTH)
+    return int(low) if low == high and math.isfinite(low) else None
+
+
+def crossed_shape(view: GraphView, name: str) -> Shape | None:
+    """Returns the shape of a SparseToDense of the crosses of dense features, or None."""
+    node = Node(view, name)
+    cross = node.input(0).producer
+    is_whole = [node.input(k).producer.name for k in (1, 2)] == [cross.name] * 2
+    if not cross.op.startswith("SparseCross") or not is_whole or cross.int_attr("N"):
         return None
-    return ids[0], int(low)
+    attr = cross.attr("dense_types")
+    shapes = [value.shape for value in cross.inputs[: 0 if attr is None else len(attr.list.type)]]
+    width = 1
+    for shape in shapes:
+        if shape is None or len(shape) != 2 or shape[1] is None:
+            return None
+        width *= shape[1]
+    return (None, width) if shapes else None
 
 
 def _bounds(value: Value, depth: int) -> Bounds:
@@ -41,3 +62,10 @@ def _bounds(value: Value, depth: int) -> Bounds:
         (a, b), (c, d) = (_bounds(node.input(k), depth - 1) for k in (0, 1))
         return chosen(a, c), chosen(b, d)
     return -math.inf, math.inf
+
+
+KNOWN_SHAPES: dict[str, Callable[[GraphView, str], Shape | None]] = {
+    "DenseBincount": counted_shape,
+    "SparseToDense": crossed_shape,
+}
+"""(a graph, a node) -> the shape of its result, if TensorFlow does not know it; rows in front."""

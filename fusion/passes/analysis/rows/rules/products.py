@@ -85,7 +85,7 @@ def _convolution(operands: Operands) -> Fact:
 
 @rule("Conv2DBackpropInput")
 def _transposed_convolution(operands: Operands) -> Fact:
-    """A convolution that makes images larger; it is told their sizes."""
+    """A convolution that makes images larger, of sizes that it reads."""
     operands.constant(1)
     fact, sizes = operands.of_rows(2), operands.facts[0]
     if sizes.kind not in (Kind.CONSTANT, Kind.SIZES):
