@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fusion.passes.analysis.rows.facts import Kind
 from fusion.passes.analysis.rows.walk import Bags
@@ -11,7 +12,7 @@ from fusion.passes.graph.idioms import pass_casts
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
-from fusion.passes.recognise.stock.ragged import match_row_splits
+from fusion.passes.recognise.stock.ragged import match_differences, match_row_splits
 
 _REDUCTIONS = frozenset({"Sum", "Max", "Min", "Prod"})
 _UNSORTED = frozenset(f"UnsortedSegment{name}" for name in _REDUCTIONS)
@@ -29,6 +30,10 @@ def partitions_of(view: GraphView) -> Iterator[Bags]:
             found = _segments(Node(view, name))
         elif op == "RaggedBincount":
             found = _counts(Node(view, name))
+        elif op == "DenseBincount":
+            found = _lengths(Node(view, name))
+        elif op == "Sub":
+            found = _differences(Node(view, name))
         elif op == "ConcatV2":
             found = _splits(Node(view, name))
         else:
@@ -67,15 +72,30 @@ def _splits(node: Node) -> Bags | None:
         return None
     if sums.flag_attr("exclusive") or sums.flag_attr("reverse"):
         return None
-    counts = sums.input(0).producer
-    if counts.op != "DenseBincount" or counts.flag_attr("binary_output"):
+    lengths = _lengths(sums.input(0).producer)
+    if lengths is None:
         return None
-    rows, size, weights = counts.inputs
+    return replace(lengths, output=node.output().tensor, kind=Kind.SPLITS)
+
+
+def _lengths(node: Node) -> Bags | None:
+    """How many entries each row has, counted from row numbers."""
+    if node.op != "DenseBincount" or node.flag_attr("binary_output"):
+        return None
+    rows, size, weights = node.inputs
     numbers, count = _flattened(rows), _count(size)
     if numbers is None or count is None or weights.shape != (0,):
         return None
     ids = ((numbers, Kind.ROW_NUMBERS), (count, Kind.SIZES))
-    return Bags(node.output().tensor, ids, None, (None,), Kind.SPLITS)
+    return Bags(node.output().tensor, ids, None, (None,), counts_rows=True)
+
+
+def _differences(node: Node) -> Bags | None:
+    """How many entries each row has: the differences of row splits."""
+    splits = match_differences(node.output())
+    if splits is None:
+        return None
+    return Bags(node.output().tensor, ((splits.tensor, Kind.SPLITS),), None, (None,))
 
 
 def _flattened(rows: Value) -> Tensor | None:

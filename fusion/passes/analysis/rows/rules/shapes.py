@@ -78,6 +78,10 @@ def _divided(elements: int, inner: Sequence[int | None]) -> int:
 @rule("Fill")
 def _filled(operands: Operands) -> Fact:
     operands.constant(1)
+    sizes = operands.node.input(0).producer
+    like = operands.known.get(sizes.input(0).tensor) if sizes.op == "Shape" else None
+    if like is not None and like.kind is Kind.ENTRIES:
+        return like  # a number for each entry
     return _new_rows(operands, 0)
 
 

@@ -141,3 +141,17 @@ def _characters(operands: Operands) -> Sequence[Fact]:
         raise Mixes("UnicodeDecode goes over the rows")
     kinds = (Kind.SPLITS, Kind.ENTRIES)
     return [Fact(kind, fact.side, source=operands.node.name) for kind in kinds]
+
+
+@rule("UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd")
+def _segments(operands: Operands) -> Fact:
+    values, numbers, count = operands.facts
+    if (values.kind, numbers.kind) != (Kind.ENTRIES, Kind.ROW_NUMBERS):
+        raise Mixes(f"{operands.node.op} is not of entries and their rows")
+    if (values.side, values.source) != (numbers.side, numbers.source):
+        raise Mixes(f"{operands.node.op} is not of the parts of one sparse tensor")
+    size = operands.node.view.integers(operands.node.input(2).tensor)
+    is_batch = count.kind is Kind.SIZES and size is not None and size == operands.batch
+    if not is_batch and counted(operands, 2) != numbers.source:
+        raise Mixes(f"{operands.node.op} makes another number of rows")
+    return rows(values.side)
