@@ -14,6 +14,7 @@ POSITIONAL = frozenset(
     | {"Erf", "Erfc", "Erfinv", "Exp", "Expm1", "Inv", "Lgamma", "Log", "Log1p", "LogSoftmax"}
     | {"Ndtri", "Pow", "Reciprocal", "Rsqrt", "Selu", "Sigmoid", "Sin", "Sinh", "Softmax"}
     | {"Softplus", "Tan", "Xlog1py", "Xlogy", "BatchMatMulV3"}
+    | {"Conv2DBackpropInput"}
 )
 #: Of float64 alone.
 _POSITIONAL_DOUBLE = frozenset({"Tanh"})

@@ -22,6 +22,7 @@ from fusion.passes.requests.bits import (
 )
 from fusion.passes.requests.meetings import MEETINGS
 from fusion.passes.requests.new_graph import NewGraph, Refused
+from fusion.passes.requests.partitions import partitions_of
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 _SHAPE, _SIZE = "Shape", "Size"
@@ -62,7 +63,7 @@ def split_by_request(
             bit.
     """
     view = GraphView.of_graph(graph)
-    bags = bags_of(view)
+    bags = [*partitions_of(view), *bags_of(view)]
     wanted = [tensor.node for tensor in outputs]
     can_repeat = all(f.kind is Kind.ROWS for f in inputs.values() if f.side is Side.REQUEST)
 

@@ -15,8 +15,10 @@ from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, Side,
 from fusion.passes.analysis.rows.operands import Operands
 from fusion.passes.analysis.rows.rules import RULES
 from fusion.passes.analysis.rows.sizes import fixed_integers, shaped, sized, unshaped
+from fusion.passes.analysis.rows.widths import KNOWN_SHAPES
+from fusion.passes.graph.idioms import pass_casts
 from fusion.passes.graph.tensor import NEXT_ITERATIONS, Shape, Tensor
-from fusion.passes.graph.values import Node
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
 
 #: Numbers of rows that no size of a model is a multiple of; both have to give the same facts.
@@ -48,12 +50,16 @@ class Bags:
         ids: the tensors that ids are read from, and what they have to have.
         weights: of ids; None if there are none.
         shape: of `output`, rows unknown.
+        kind: what `output` has: ROWS, or SPLITS that are counted from row numbers.
+        counts_rows: whether a size among `ids` has to be of the tensor that they are of.
     """
 
     output: Tensor
     ids: tuple[tuple[Tensor, Kind], ...]
     weights: Tensor | None
     shape: Shape
+    kind: Kind = Kind.ROWS
+    counts_rows: bool = False
 
 
 @dataclass
@@ -146,7 +152,10 @@ def _numbered(
         shape = view.shape(tensor)
         if fact.kind is Kind.ROWS and shape is not None:
             shapes[tensor] = _with_rows(shape, batch)
-    shapes |= {one.output: _with_rows(one.shape, batch) for one in bags.values()}
+    shapes |= {
+        one.output: _with_rows(one.shape, batch) if one.kind is Kind.ROWS else one.shape
+        for one in bags.values()
+    }
     leaves = set(bags)
     of_rows = set[str]()
     for name in order:
@@ -154,6 +163,8 @@ def _numbered(
             of_rows.add(name)
         is_dense = view.op(name) in _DENSE and name in of_rows
         shape = view.shape(Tensor(name)) if is_dense else None
+        if view.op(name) in KNOWN_SHAPES and name in of_rows:
+            shape = KNOWN_SHAPES[view.op(name)](view, name) or shape
         if shape:
             shapes[Tensor(name)] = _with_rows(shape, batch)
     return sized(view, graph, shapes, leaves)
@@ -340,6 +351,12 @@ def _of_bags(bags: Bags, facts: Mapping[Tensor, Fact]) -> Fact:
         sides = {joined(known)}
     if len(sides) != 1 or len({fact.source for fact in parts}) > 1:
         return _APART
+    if bags.counts_rows:
+        (source,) = {fact.source for fact in parts}
+        if any(fact.kind is Kind.SIZES and fact.source != source for fact, _ in of_ids):
+            return _APART  # perhaps as many rows as another tensor has
+    if bags.kind is not Kind.ROWS:
+        return Fact(bags.kind, sides.pop(), source=parts[0].source)
     return rows(sides.pop())
 
 
@@ -366,7 +383,7 @@ def _by_rule(operands: Operands) -> Fact | Sequence[Fact]:
     node, kinds = operands.node, {fact.kind for fact in operands.facts if fact.has_rows}
     if node.op == "Rank":
         return CONSTANT
-    if node.op in _SHAPES and kinds <= {Kind.ROWS, Kind.SIZES}:
+    if node.op in _SHAPES and kinds <= {Kind.ROWS, Kind.SIZES, Kind.ENTRIES}:
         return [_sizes_of(node, k, fact) for k, fact in enumerate(operands.facts)]
     if node.op == "IdentityN":
         return operands.facts
@@ -395,14 +412,17 @@ def _of_sizes(operands: Operands) -> Fact | Sequence[Fact]:
         raise Mixes(f"{node.op} makes a number for each row")
     if node.op == "Range":
         raise Mixes("Range counts rows")
-    if node.op in ("Greater", "NotEqual") and not operands.facts[1].has_rows:
-        number = node.input(1).item
-        if number == 0:
-            # Whether there are rows at all.
-            return Fact(Kind.SUMMARY, operands.side)
+    if node.op in ("Greater", "NotEqual") and _is_size(node.input(0)) and node.input(1).item == 0:
+        # Whether there are rows at all.
+        return Fact(Kind.SUMMARY, operands.side)
     elements = computed(node, [operands.elements(index) for index in range(operands.count)])
     several = [Fact(Kind.SIZES, operands.side, elements=one) for one in elements]
     return several if len(several) > 1 else several[0]
+
+
+def _is_size(value: Value) -> bool:
+    """Whether a number is 0 where there are no rows only, and not where there are few."""
+    return pass_casts(value)[0].producer.op == "Size"
 
 
 def _sizes_of(node: Node, index: int, fact: Fact) -> Fact:

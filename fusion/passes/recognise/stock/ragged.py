@@ -41,7 +41,7 @@ def match_row_splits(rows: Value, count: Value) -> RowSplits | None:
     if numbers is None or condition is None:
         return None
     lengths = _match_sequence_mask(_without_flattening(condition[0]), numbers)
-    splits = None if lengths is None else _match_differences(lengths)
+    splits = None if lengths is None else match_differences(lengths)
     if lengths is None or splits is None or not _counts_rows(numbers.count, splits):
         return None
     if not _counts_rows(count, splits):
@@ -151,7 +151,7 @@ def _is_maximum(numbers: _Tiled, lengths: Value) -> bool:
     return False
 
 
-def _match_differences(lengths: Value) -> Value | None:
+def match_differences(lengths: Value) -> Value | None:
     """Explains `splits[1:] - splits[:-1]`: the splits."""
     if lengths.producer.op != "Sub":
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusion.passes.analysis.rows.facts import Fact, Kind, Mixes
+from fusion.passes.analysis.rows.facts import Fact, Kind, Mixes, rows
 from fusion.passes.analysis.rows.operands import Operands
 from fusion.passes.analysis.rows.rules.registry import rule
 
@@ -28,6 +28,10 @@ def _gathered(operands: Operands) -> Fact:
         if batched:
             raise Mixes(f"{operands.node.op} has other ids for each row")
         return own.moved(own.axis + (operands.rank(1) - 1 if axis < own.axis else 0))
+    if ids.kind is Kind.INSIDE:
+        if axis or batched:
+            raise Mixes(f"{operands.node.op} takes places of each row along another axis")
+        return _masked(operands, own)
     other = operands.of_rows(1)
     batched = batched + operands.rank(1) if batched < 0 else batched
     if own.axis != other.axis or own.axis >= batched or (own.factor, other.factor) != (1, 1):
@@ -35,6 +39,14 @@ def _gathered(operands: Operands) -> Fact:
     if own.blocks != other.blocks:
         raise Mixes(f"{operands.node.op} has rows in other blocks")
     return replace(own, side=operands.side)
+
+
+def _masked(operands: Operands, own: Fact) -> Fact:
+    """The elements of each row that a mask has, which is the same for all rows."""
+    places = operands.facts[1].elements or ()
+    if own.axis or own.blocks != 1 or own.factor != len(places):
+        raise Mixes(f"{operands.node.op} has a mask of other rows")
+    return rows(operands.side, 0, sum(1 for one in places if one))
 
 
 @rule("ResourceGather")

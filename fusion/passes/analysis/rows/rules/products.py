@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from fusion.passes.analysis.rows.facts import Fact, Kind, Mixes, rows
 from fusion.passes.analysis.rows.operands import Operands
 from fusion.passes.analysis.rows.rules.registry import rule
@@ -78,3 +81,34 @@ def _convolution(operands: Operands) -> Fact:
     if fact.axis or not fact.factor:
         raise Mixes(f"{operands.node.op} goes over the rows")
     return fact
+
+
+@rule("Conv2DBackpropInput")
+def _transposed_convolution(operands: Operands) -> Fact:
+    """A convolution that makes images larger, of sizes that it reads."""
+    operands.constant(1)
+    fact, sizes = operands.of_rows(2), operands.facts[0]
+    if sizes.kind not in (Kind.CONSTANT, Kind.SIZES):
+        raise Mixes("Conv2DBackpropInput has sizes that depend on values")
+    if fact.axis or fact.layout != (1, 1) or operands.counts(0) != [0]:
+        raise Mixes("Conv2DBackpropInput goes over the rows")
+    return fact
+
+
+@rule("SpaceToBatchND")
+def _as_batches(operands: Operands) -> Fact:
+    """All rows of one part of each image, then all of the next: blocks of rows."""
+    operands.constant(1, 2)
+    fact, parts = operands.of_rows(0), math.prod(operands.integers(1))
+    if fact.axis or not fact.factor:
+        raise Mixes("SpaceToBatchND goes over the rows")
+    return replace(fact, blocks=fact.blocks * parts)
+
+
+@rule("BatchToSpaceND")
+def _from_batches(operands: Operands) -> Fact:
+    operands.constant(1, 2)
+    fact, parts = operands.of_rows(0), math.prod(operands.integers(1))
+    if fact.axis or not fact.factor or not parts or fact.blocks % parts:
+        raise Mixes("BatchToSpaceND goes over the rows")
+    return replace(fact, blocks=fact.blocks // parts)

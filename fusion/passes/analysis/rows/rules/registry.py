@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fusion.passes.analysis.rows.facts import Fact, Kind, Mixes, joined
 from fusion.passes.analysis.rows.operands import Operands, Rule
+from fusion.passes.graph.idioms import pass_casts
 
 RULES: dict[str, Rule] = {}
 
@@ -36,3 +37,10 @@ def measured(operands: Operands, index: int) -> Fact | None:
         return None
     fact = operands.known.get(producer.input(0).tensor)
     return fact if fact is not None and fact.kind is Kind.ROWS else None
+
+
+def counted(operands: Operands, index: int) -> str:
+    """The sparse tensor whose number of rows an operand is; "" if it may be another number."""
+    value, _ = pass_casts(operands.node.input(index))
+    fact = operands.known.get(value.tensor)
+    return fact.source if fact is not None and fact.kind is Kind.SIZES else ""

@@ -23,9 +23,11 @@ def _expanded(operands: Operands) -> Fact:
 
 @rule("Squeeze")
 def _squeezed(operands: Operands) -> Fact:
-    fact, rank = operands.of_rows(0), operands.rank(0)
     attr = operands.node.attr("squeeze_dims")
     dims = [] if attr is None else [int(axis) for axis in attr.list.i]
+    if operands.facts[0].kind is Kind.INSIDE and dims in ([1], [-1]):
+        return operands.facts[0]  # the places of some elements of each row
+    fact, rank = operands.of_rows(0), operands.rank(0)
     if not dims:
         raise Mixes("Squeeze without axes drops that of the rows where there is one row")
     axes = [axis + rank if axis < 0 else axis for axis in dims]
@@ -56,22 +58,30 @@ def _reshaped(operands: Operands) -> Fact:
     if found is None:
         raise Mixes("Reshape does not keep the rows apart")
     axis, factor, blocks = found
-    if factor == 0 and not _divides(result[axis + 1 :], shape[fact.axis + 1 :]):
-        raise Mixes("Reshape is not known to keep the rows apart")
+    if factor == 0:
+        whole = shape[fact.axis + 1 :]
+        known = math.prod(size for size in whole if size is not None) * max(fact.factor, 1)
+        parts = _divided(known, result[axis + 1 :])
+        is_whole = fact.factor and None not in whole
+        factor = parts if is_whole else 0
     return rows(fact.side, axis, factor, blocks)
 
 
-def _divides(inner: Sequence[int | None], whole: Sequence[int | None]) -> bool:
-    """Whether a row has a whole number of parts of these sizes."""
-    if None in inner:
-        return False
-    known = math.prod(size for size in whole if size is not None)
-    return known % math.prod(size or 0 for size in inner) == 0 if known else False
+def _divided(elements: int, inner: Sequence[int | None]) -> int:
+    """Returns how many parts of these sizes a row has of so many elements, or of a multiple."""
+    part = 0 if None in inner else math.prod(size or 0 for size in inner)
+    if not part or not elements or elements % part:
+        raise Mixes("Reshape is not known to keep the rows apart")
+    return elements // part
 
 
 @rule("Fill")
 def _filled(operands: Operands) -> Fact:
     operands.constant(1)
+    sizes = operands.node.input(0).producer
+    like = operands.known.get(sizes.input(0).tensor) if sizes.op == "Shape" else None
+    if like is not None and like.kind is Kind.ENTRIES:
+        return like  # a number for each entry
     return _new_rows(operands, 0)
 
 

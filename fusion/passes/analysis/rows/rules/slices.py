@@ -28,6 +28,8 @@ def _strided(operands: Operands) -> Fact:
     kinds = {fact.kind for fact in operands.facts[1:]}
     if operands.facts[0].kind is Kind.INDICES and kinds == {Kind.CONSTANT}:
         return _row_numbers(operands)
+    if operands.facts[0].kind is Kind.SPARSE_SHAPE and kinds == {Kind.CONSTANT}:
+        return _row_count(operands)
     if kinds - {Kind.CONSTANT, Kind.SIZES}:
         raise Mixes("StridedSlice by numbers that depend on values")
     fact, node = operands.of_rows(0), operands.node
@@ -97,7 +99,18 @@ def _row_numbers(operands: Operands) -> Fact:
     node, fact = operands.node, operands.facts[0]
     begin = operands.integers(1)
     whole = node.int_attr("begin_mask") & 1 and node.int_attr("end_mask") & 1
+    others = any(node.int_attr(f"{key}_mask") for key in ("ellipsis", "new_axis"))
+    if others or operands.integers(3)[:1] != [1]:
+        raise Mixes("StridedSlice changes the order of indices of a sparse tensor")
     if len(begin) != 2 or not whole or not node.int_attr("shrink_axis_mask") & 2:
         raise Mixes("StridedSlice changes indices of a sparse tensor")
     kind = Kind.ENTRIES if begin[1] else Kind.ROW_NUMBERS
     return Fact(kind, fact.side, source=fact.source)
+
+
+def _row_count(operands: Operands) -> Fact:
+    """The fact of the first element of the dense shape of a sparse tensor."""
+    node, fact = operands.node, operands.facts[0]
+    if operands.integers(1) != [0] or not node.int_attr("shrink_axis_mask"):
+        raise Mixes("StridedSlice takes more of a dense shape than the number of rows")
+    return Fact(Kind.SIZES, fact.side, elements=(Count.ROWS,), source=fact.source)

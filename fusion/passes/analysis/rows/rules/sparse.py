@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusion.passes.analysis.rows.facts import Fact, Kind, Mixes, rows
+from fusion.passes.analysis.rows.facts import Fact, Kind, Mixes, Side, rows
 from fusion.passes.analysis.rows.operands import Operands
-from fusion.passes.analysis.rows.rules.registry import alike, measured, rule
+from fusion.passes.analysis.rows.row_masks import constant_row
+from fusion.passes.analysis.rows.rules.registry import alike, counted, measured, rule
 
 
 @rule("DenseBincount")
@@ -14,7 +15,7 @@ def _counted(operands: Operands) -> Fact:
     ids, size, weights = operands.facts
     if size.has_rows and (size.kind is not Kind.SUMMARY or size.side is not ids.side):
         raise Mixes("DenseBincount has as many columns as rows say")
-    if operands.rank(0) != 2 or operands.of_rows(0).axis or not ids.factor:
+    if operands.rank(0) != 2 or operands.of_rows(0).axis or ids.layout != (1, 1):
         raise Mixes("DenseBincount counts ids of all rows")
     if not weights.has_rows and 0 in operands.shape(2):
         return ids
@@ -58,8 +59,16 @@ def _dense(operands: Operands) -> Fact:
 
 @rule("Where")
 def _places(operands: Operands) -> Fact:
-    """Which elements of a matrix are true: the indices of a sparse tensor."""
+    """Which elements of a matrix are true: the indices of a sparse tensor.
+
+    Of a mask that is the same for each row, they are so many places of each row.
+    """
     fact = operands.of_rows(0)
+    if operands.rank(0) == 1 and fact.blocks == 1 and fact.factor:
+        mask = constant_row(operands.node.input(0), fact.factor)
+        if mask is not None and mask.any():
+            places = tuple(int(one) for one in mask != 0)
+            return Fact(Kind.INSIDE, fact.side, elements=places)
     if fact.axis or fact.layout != (1, 1) or operands.rank(0) < 2:
         raise Mixes("Where goes over the rows")
     return Fact(Kind.INDICES, fact.side, source=operands.node.name)
@@ -78,16 +87,71 @@ def _ragged_as_sparse(operands: Operands) -> Sequence[Fact]:
 
 @rule("RaggedTensorToTensor")
 def _padded_rows(operands: Operands) -> Fact:
-    attr = operands.node.attr("row_partition_types")
-    types = [] if attr is None else [kind.decode() for kind in attr.list.s]
-    shape, values, default, *partitions = operands.facts
-    if types != ["ROW_SPLITS"] or partitions[0].kind is not Kind.SPLITS:
-        raise Mixes("RaggedTensorToTensor is not of row splits")
+    shape, values, default, *_ = operands.facts
+    source = _partition(operands)
     if shape.kind not in (Kind.CONSTANT, Kind.SIZES) or default.has_rows:
         raise Mixes("RaggedTensorToTensor to a shape that depends on values")
-    source = (partitions[0].side, partitions[0].source)
     if values.kind is not Kind.ENTRIES or (values.side, values.source) != source:
         raise Mixes("RaggedTensorToTensor is not of the parts of a ragged tensor")
     if {*operands.counts(0)} - {0}:
         raise Mixes("RaggedTensorToTensor to a width that depends on the number of rows")
+    return rows(values.side)
+
+
+def _partition(operands: Operands) -> tuple[Side, str]:
+    """The side and the source of what says which row an entry is of."""
+    attr = operands.node.attr("row_partition_types")
+    types = [] if attr is None else [kind.decode() for kind in attr.list.s]
+    partitions = operands.facts[3:]
+    if types == ["ROW_SPLITS"] and partitions[0].kind is Kind.SPLITS:
+        return partitions[0].side, partitions[0].source
+    if types == ["FIRST_DIM_SIZE", "VALUE_ROWIDS"] and partitions[1].kind is Kind.ROW_NUMBERS:
+        side, source = partitions[1].side, partitions[1].source
+        if counted(operands, 3) != source:
+            raise Mixes("RaggedTensorToTensor may have another number of rows")
+        return side, source
+    raise Mixes("RaggedTensorToTensor is not of row splits, or of row numbers")
+
+
+@rule("StringSplitV2")
+def _split_texts(operands: Operands) -> Sequence[Fact]:
+    operands.constant(1)
+    fact = operands.of_rows(0)
+    if fact.axis or fact.layout != (1, 1) or operands.rank(0) != 1:
+        raise Mixes(f"{operands.node.op} goes over the rows")
+    kinds = (Kind.INDICES, Kind.ENTRIES, Kind.SPARSE_SHAPE)
+    return [Fact(kind, fact.side, source=operands.node.name) for kind in kinds]
+
+
+@rule("StringNGrams")
+def _n_grams(operands: Operands) -> Sequence[Fact]:
+    values, splits = operands.facts
+    if (values.kind, splits.kind) != (Kind.ENTRIES, Kind.SPLITS):
+        raise Mixes("StringNGrams is not of the parts of a ragged tensor")
+    if (values.side, values.source) != (splits.side, splits.source):
+        raise Mixes("StringNGrams is not of the parts of one ragged tensor")
+    kinds = (Kind.ENTRIES, Kind.SPLITS)
+    return [Fact(kind, values.side, source=operands.node.name) for kind in kinds]
+
+
+@rule("UnicodeDecode")
+def _characters(operands: Operands) -> Sequence[Fact]:
+    fact = operands.of_rows(0)
+    if fact.axis or fact.layout != (1, 1) or operands.rank(0) != 1:
+        raise Mixes("UnicodeDecode goes over the rows")
+    kinds = (Kind.SPLITS, Kind.ENTRIES)
+    return [Fact(kind, fact.side, source=operands.node.name) for kind in kinds]
+
+
+@rule("UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd")
+def _segments(operands: Operands) -> Fact:
+    values, numbers, count = operands.facts
+    if (values.kind, numbers.kind) != (Kind.ENTRIES, Kind.ROW_NUMBERS):
+        raise Mixes(f"{operands.node.op} is not of entries and their rows")
+    if (values.side, values.source) != (numbers.side, numbers.source):
+        raise Mixes(f"{operands.node.op} is not of the parts of one sparse tensor")
+    size = operands.node.view.integers(operands.node.input(2).tensor)
+    is_batch = count.kind is Kind.SIZES and size is not None and size == operands.batch
+    if not is_batch and counted(operands, 2) != numbers.source:
+        raise Mixes(f"{operands.node.op} makes another number of rows")
     return rows(values.side)
