@@ -89,7 +89,7 @@ clients: $(CLIENTS_VENV)/.installed ## Run models of DeepCTR, TFRS and keras-rs,
 	@mkdir -p build
 	$(CLIENTS_VENV)/bin/fusion build-ops --cpu native -o build/libclients_ops.so
 	@out=benchmarks/results/clients; \
-	$(CLIENTS_VENV)/bin/python -m benchmarks run clients clients-keras3 clients-fit --out $$out --library build/libclients_ops.so; status=$$?; \
+	$(CLIENTS_VENV)/bin/python -m benchmarks run clients clients-keras3 clients-fit clients-requests clients-requests-keras3 --out $$out --library build/libclients_ops.so; status=$$?; \
 	$(CLIENTS_VENV)/bin/python -m benchmarks report $$out; exit $$status
 
 soak: $(VENV)/.installed ## Run the long checks: many threads, a million calls, every kernel's memory, hostile models, killed trainings, all cases of the tests

@@ -70,6 +70,29 @@ def _clients(name: str, library: str, models: tuple[str, ...], **environment: An
     )
 
 
+#: All of DeepCTR's models but DIEN, which needs graphs of TensorFlow 1; then TFRS's.
+_RANKINGS = (
+    *("AFM", "AutoInt", "BST", "CCPM", "DCN", "DCNMix", "DeepFEFM", "DeepFM", "DIFM", "DIN"),
+    *("DSIN", "EDCN", "ESMM", "FGCNN", "FiBiNET", "FLEN", "FNN", "FwFM", "IFM", "MLR", "MMOE"),
+    *("NFM", "ONN", "PLE", "PNN", "SharedBottom", "WDL", "xDeepFM"),
+    *("two towers", "Cross", "DotInteraction", "DotInteraction, itself too"),
+)
+
+
+def _rankings(name: str, models: tuple[str, ...], library: str, **environment: Any) -> Case:
+    return Case(
+        name,
+        "Models of client libraries that rank: 20 features of a user and 6 of a candidate, a "
+        "history of 50 where the model has one; the user in each row beside the user once, or why "
+        "the model is refused. Weights are random numbers.",
+        "benchmarks.clients.requests:measure",
+        {"model": models, "candidates": 200, "seconds": 2.0},
+        {"candidates": 20, "seconds": 0.1},
+        {"library": library},
+        **environment,
+    )
+
+
 def _cost(name: str, about: str, **numbers: tuple[float, float]) -> Case:
     """A standard case of `benchmarks.costs`, with numbers and those of a small run."""
     whole, small = ({k: pair[place] for k, pair in numbers.items()} for place in (0, 1))
@@ -289,6 +312,12 @@ _ALL = (
         environment=_LEGACY,
     ),
     _clients("clients-keras3", "keras-rs", ("EmbedReduce",)),
+    _rankings("clients-requests", _RANKINGS, "", environment=_LEGACY),
+    _rankings(
+        "clients-requests-keras3",
+        ("FeatureCross", "DotInteraction", "DotInteraction, no gather"),
+        "keras-rs",
+    ),
     Case(
         "clients-fit",
         "Steps of training of models of DeepCTR and TFRS, as `fit` takes them, batch 512; losses "

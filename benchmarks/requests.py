@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +62,15 @@ def measure(
         else:
             once = drawn
         calls = {
-            "stock": _call(before.signatures[_ORIGINAL], given),
-            "request": _call(after.signatures[_ONE], once),
-            "requests": _call(
+            "stock": call_of(before.signatures[_ORIGINAL], given),
+            "request": call_of(after.signatures[_ONE], once),
+            "requests": call_of(
                 after.signatures[_SEVERAL], {**once, _COUNTS: np.array([count], np.int64)}
             ),
         }
         if inputs == TENSORS and target == "stock":
             calls["bound"] = _own_part(after.signatures[_ONE], drawn, of_request)
-        share = _deviation(calls)
+        share = deviation(calls)
         times = calls_in_turns(calls, seconds)
         values: dict[str, Value] = {
             "repeated, ms": milliseconds(times["stock"]),
@@ -86,7 +86,7 @@ def measure(
         yield Row(key, values, "A request with candidates, in the graph")
 
 
-def _deviation(calls: Mapping[str, Call]) -> float:
+def deviation(calls: Mapping[str, Call]) -> float:
     """Returns by how much outputs differ from the first, as a share of the largest.
 
     Raises:
@@ -180,8 +180,18 @@ def _own_part(signature: Any, drawn: Arrays, of_request: list[str]) -> Call:
     return call
 
 
-def _call(signature: Callable[..., Mapping[str, tf.Tensor]], feeds: Arrays) -> Call:
-    """A function of no inputs that calls a signature on what variables hold."""
+def call_of(
+    signature: Callable[..., Mapping[str, tf.Tensor]],
+    feeds: Arrays,
+    outputs: Sequence[str] = (_OUTPUT,),
+) -> Call:
+    """A function of no inputs that calls a signature on what variables hold.
+
+    Args:
+        signature: it.
+        feeds: its inputs.
+        outputs: the names of matrices, which are joined.
+    """
     variables = {
         name: tf.Variable(value, shape=[None, *value.shape[1:]]) for name, value in feeds.items()
     }
@@ -189,6 +199,7 @@ def _call(signature: Callable[..., Mapping[str, tf.Tensor]], feeds: Arrays) -> C
     @tf.function
     def call() -> tf.Tensor:
         inputs = {name: tf.convert_to_tensor(value) for name, value in variables.items()}
-        return signature(**inputs)[_OUTPUT]
+        found = signature(**inputs)
+        return tf.concat([found[name] for name in outputs], 1)
 
     return call

@@ -116,7 +116,7 @@ def _rewritten(model: Any, arrays: Arrays, seconds: float, library: str) -> Foun
         if not library:
             library = str(path / "libfusion_ops.so")
             build_ops(library, cpus=["native"])
-        _export(model, arrays, path / "model")
+        export(model, arrays, path / "model")
         # Verified with values that are generated after what the graph says of its inputs.
         report = fuse_saved_model(path / "model", path / "fused", verify=True)
         split = split_saved_model(path / "model", path / "split", verify=True)
@@ -151,7 +151,7 @@ def _call_of(model: Any) -> Callable[[Any], Any]:
     return lambda features: model(features, training=False)
 
 
-def _export(model: Any, arrays: Arrays, path: Path) -> None:
+def export(model: Any, arrays: Arrays, path: Path) -> None:
     """Saves a model, with a signature whose inputs have the names of the arrays."""
     specs = {
         name: tf.TensorSpec([None, *one.shape[1:]], tf.as_dtype(_bytes(one).dtype), name)
