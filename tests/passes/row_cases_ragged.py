@@ -222,23 +222,31 @@ def _segments(
     return reduce(data=lengths, segment_ids=others.value_rowids(), num_segments=count(words))
 
 
+Made = Callable[..., tf.Tensor]
+
+
+def _with(made: Made, build: Callable[[Made, Inputs, Inputs], tf.Tensor]) -> Case:
+    return lambda a, b: build(made, a, b)
+
+
 for _name in ("Sum", "Max", "Min", "Prod"):
-    _op, _reduce = f"UnsortedSegment{_name}", getattr(raw, f"UnsortedSegment{_name}")
-    _made = partial(_segments, _reduce)
+    _op = f"UnsortedSegment{_name}"
+    _made = partial(_segments, getattr(raw, _op))
     _keeps(
         _op,
-        lambda a, b, made=_made: made(a, lambda words: words.nrows()),
-        lambda a, b, made=_made: made(a, lambda words: tf.shape(b.x)[0])[:, tf.newaxis] * a.x,
+        _with(_made, lambda made, a, b: made(a, lambda words: words.nrows())),
+        _with(_made, lambda made, a, b: made(a, lambda words: _rows(b))[:, tf.newaxis] * a.x),
     )
     _mixes(
         _op,
-        lambda a, b, made=_made: made(a, lambda words: 2 * words.nrows()),
-        lambda a, b, made=_made: tf.reshape(made(a, lambda words: 2 * tf.shape(a.x)[0]), [2, -1])[
-            0
-        ],
-        lambda a, b, made=_made: made(a, lambda words: words.nrows(), b),
-        lambda a, b, made=_made: made(a, lambda words: 6),
-        lambda a, b, made=_made: made(a, lambda words: tf.cast(tf.reduce_max(a.n), tf.int32) + 6),
+        _with(_made, lambda made, a, b: made(a, lambda words: 2 * words.nrows())),
+        _with(
+            _made,
+            lambda made, a, b: tf.reshape(made(a, lambda words: 2 * _rows(a)), [2, -1])[0],
+        ),
+        _with(_made, lambda made, a, b: made(a, lambda words: words.nrows(), b)),
+        _with(_made, lambda made, a, b: made(a, lambda words: 6)),
+        _with(_made, lambda made, a, b: made(a, lambda words: tf.reduce_max(a.n) + 6)),
     )
 
 
