@@ -226,16 +226,17 @@ _ALL = (
         "Models of 20 features of a user and 6 of a candidate: a row of the user for each "
         "candidate, beside signatures that take it once.",
         {
-            "model": ("wide and deep", "DeepFM", "DLRM", "two towers", "DIN"),
+            "model": ("wide and deep", "DeepFM", "DLRM", "two towers", "DIN", "BST"),
+            "inputs": ("tensors", "Examples"),
             "target": ("stock", "fused"),
-            "candidates": (1, 50, 200, 500),
+            "candidates": "1,50,200,500",
             "rows": 100_000,
             "seconds": 3.0,
         },
         {
             "model": ("two towers",),
             "target": ("stock",),
-            "candidates": (3,),
+            "candidates": "3",
             "rows": 50,
             "seconds": 0.1,
         },

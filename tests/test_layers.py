@@ -196,10 +196,21 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "rows",
     ),
     "fusion.passes.analysis.rows": (
-        *("counts", "facts", "elementwise", "operands", "rules", "sizes", "walk"),
+        *(
+            "counts",
+            "facts",
+            "elementwise",
+            "operands",
+            "rules",
+            "sizes",
+            "bodies",
+            "control",
+            "walk",
+        ),
     ),
     "fusion.passes.requests": (
-        *("bags", "bits", "parsers", "writer", "values", "new_graph", "meetings", "split"),
+        *("bags", "bits", "parsers", "writer", "example_lists", "values", "new_graph"),
+        *("meetings", "split"),
     ),
     "fusion.saved_model.requests": (
         *("captures", "functions", "objects", "signatures", "request_signatures", "repeats"),

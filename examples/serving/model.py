@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+from tensorflow.core.protobuf import meta_graph_pb2
 
 import fusion  # noqa: F401, registers the ops of fused models
 from examples.serving.messages import Arrays
+from fusion.saved_model.inputs.signature import signatures
 from fusion.saved_model.model.source import read_saved_model
-from fusion.saved_model.verify.requests import recorded_checks
+from fusion.saved_model.verify.requests import RequestCheck, recorded_checks
 from fusion.tables import (
     TableConfig,
     TableDescription,
@@ -129,7 +131,9 @@ class Model(ServedModel):
             for infos in (found.inputs, found.outputs)
         )
         super().__init__(os.fspath(directory), signature, inputs, outputs)
-        self._once = _inputs_of_requests(directory, signature) if COUNTS in inputs else None
+        check = _request_check(directory, signature)
+        self._once = None if check is None or not check.counts else _inputs_of_requests(check)
+        self._is_joined = not _has_parts(meta, signature, check)
         self._run = self._session.make_callable(
             [found.outputs[name].name for name in outputs],
             feed_list=[found.inputs[name].name for name in inputs],
@@ -137,6 +141,8 @@ class Model(ServedModel):
 
     def rows(self, inputs: Arrays) -> int | None:
         """See `ServedModel`; those of requests are their candidates, and may be joined likewise."""
+        if not self._is_joined:
+            return None
         if self._once is None:
             return super().rows(inputs)
         counts = inputs[COUNTS]
@@ -232,12 +238,25 @@ def check_tables(wanted: Iterable[TableConfig], there: Iterable[TableDescription
             )
 
 
-def _inputs_of_requests(directory: str | os.PathLike[str], signature: str) -> frozenset[str] | None:
+def _request_check(directory: str | os.PathLike[str], signature: str) -> RequestCheck | None:
+    """Returns what is recorded of a signature that takes requests once."""
+    checks = recorded_checks(read_saved_model(directory))
+    return next((check for check in checks if check.name == signature), None)
+
+
+def _inputs_of_requests(check: RequestCheck) -> frozenset[str]:
     """Returns the inputs with a row for each request, of a signature that takes several."""
-    for check in recorded_checks(read_saved_model(directory)):
-        if check.name == signature and check.counts:
-            return frozenset([check.counts, *(check.inputs[:1] if check.examples else check.names)])
-    return None
+    return frozenset([check.counts, *(check.inputs[:1] if check.examples else check.names)])
+
+
+def _has_parts(
+    meta: meta_graph_pb2.MetaGraphDef, signature: str, check: RequestCheck | None
+) -> bool:
+    """Whether inputs are of rows of any length: parts of sparse or ragged tensors, or lists."""
+    names = {signature, *([] if check is None else [check.of])}
+    known = [one for one in signatures(meta) if one.name in names]
+    has_lists = check is not None and bool(check.lists)
+    return has_lists or any(one.sparse or one.ragged for one in known)
 
 
 def _spec(name: str, info: Any) -> tf.TensorSpec:

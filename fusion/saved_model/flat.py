@@ -29,6 +29,9 @@ _NO_EFFECT = frozenset(
 _LOWERED, _FUNCTIONAL = "_lower_using_switch_merge", "_fusion_functional"
 """Has TensorFlow put branches and loops into the graph, and what it is called meanwhile."""
 
+_IMPLEMENTS = "api_implements"
+"""Marks a function that has another implementation for GPUs; the optimizer does not inline it."""
+
 _SPECIALIZED = "_GrapplerSpecializedFunc"
 """How the optimizer marks functions that it changed, which `tf.saved_model.load` then refuses."""
 
@@ -50,6 +53,9 @@ def flat_graph(meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
     subgraph = meta_graph_pb2.MetaGraphDef()
     subgraph.graph_def.CopyFrom(reachable(meta.graph_def, wanted))
     _rename_attr(subgraph.graph_def, _LOWERED, _FUNCTIONAL)
+    for function in subgraph.graph_def.library.function:
+        function.attr.pop(_IMPLEMENTS, None)
+    _say_unknown_shapes(subgraph.graph_def)
     subgraph.collection_def["train_op"].node_list.value.extend(wanted)
     config = config_pb2.ConfigProto()
     options = config.graph_options.rewrite_options
@@ -64,6 +70,13 @@ def flat_graph(meta: meta_graph_pb2.MetaGraphDef) -> graph_pb2.GraphDef:
         function.attr.pop(_SPECIALIZED, None)
     forget_idle_controls(graph)
     return reachable(graph, wanted)
+
+
+def _say_unknown_shapes(graph: graph_pb2.GraphDef) -> None:
+    """Sets the shapes of inputs of any rank: the optimizer takes no graph that leaves them out."""
+    for node in graph.node:
+        if node.op == "Placeholder" and "shape" not in node.attr:
+            node.attr["shape"].shape.unknown_rank = True
 
 
 def _rename_attr(graph: graph_pb2.GraphDef, before: str, after: str) -> None:

@@ -18,8 +18,10 @@ from examples.serving.model import COUNTS, Model
 from fusion.saved_model import fuse_saved_model
 from tests.examples.native import running
 from tests.saved_model import request_models
+from tests.saved_model.test_composite_requests import MODELS, fed
 
 ONE, SEVERAL = "serving_default_request", "serving_default_requests"
+LISTS = "serving_default_elwc"
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +94,33 @@ def test_rows_of_requests_are_their_candidates(ranked: Path) -> None:
     assert (
         one.rows({"user": sent["user"][:1], "age": sent["age"][:1], "item": sent["item"]}) is None
     )
+
+
+def test_lists_of_examples_are_computed_alone(tmp_path: Path) -> None:
+    """An answer has a row for each candidate, and a request is one text."""
+    stock = request_models.save(tmp_path / "stock", of_examples=True)
+    names = ["user", "age"]
+    fuse_saved_model(stock, tmp_path / "ranked", "stock", verify=False, request_inputs=names)
+    lists = np.array([b"", b""], object)
+    for name in (tmp_path / "stock", tmp_path / "ranked"):
+        assert Model(name).rows({"examples": lists}) == 2
+    assert Model(tmp_path / "ranked", LISTS).rows({"examples_with_context": lists}) is None
+
+
+@pytest.mark.parametrize("kind", ["sparse and ragged of users", "two ragged ones"])
+def test_parts_of_sparse_and_ragged_tensors_are_computed_alone(tmp_path: Path, kind: str) -> None:
+    model = MODELS[kind]
+    model.save(tmp_path / "stock")
+    names = [*model.request]
+    fuse_saved_model(
+        tmp_path / "stock", tmp_path / "ranked", "stock", verify=False, request_inputs=names
+    )
+    # All of a length, by chance: each request has one entry in one row.
+    rows = {name: [[3]] if kind != "dense" else np.array([3]) for name, kind in model.kinds.items()}
+    sent = fed(model, rows)
+    for name in (tmp_path / "stock", tmp_path / "ranked"):
+        assert Model(name).rows(sent) is None
+    assert Model(tmp_path / "ranked", SEVERAL).rows({**sent, COUNTS: np.array([1])}) is None
 
 
 def test_the_server_in_c(program: Path, ranked: Path, original) -> None:

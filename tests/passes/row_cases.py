@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from fusion.passes.analysis.rows.elementwise import BROADCAST, UNARY
+from tests.passes import row_cases_of_lists
 from tests.request_splits import Array
 
 v1 = tf.compat.v1
@@ -693,6 +694,28 @@ def _padded(values: tf.Tensor, splits: tf.Tensor, shape: Any = (-1, 5)) -> tf.Te
     )
 
 
+def _old_parsed(inputs: Inputs) -> list[Any]:
+    """As `Inputs.parsed` without ragged features, by TensorFlow 1's op."""
+    found = raw.ParseExample(
+        serialized=inputs.example,
+        names=[],
+        sparse_keys=["s", "t"],
+        dense_keys=["d"],
+        dense_defaults=[np.zeros(2, np.float32)],
+        sparse_types=[tf.int64, tf.int64],
+        dense_shapes=[[2]],
+    )
+    return [tensor for part in found for tensor in part]
+
+
+_keeps("ParseExample", lambda a, b: _old_parsed(a)[6] * b.x[:, :2])
+_keeps("ParseExample", lambda a, b: _dense_rows(_sparse_to_dense(_old_parsed(a)[0:6:2])))
+_mixes(
+    "ParseExample",
+    lambda a, b: _old_parsed(a)[2],
+    lambda a, b: _old_parsed(a)[4][:1],
+    lambda a, b: _sparse_to_dense([(p := _old_parsed(a))[0], p[3], p[4]]),
+)
 _keeps("ParseExampleV2", lambda a, b: a.parsed[6] * b.x[:, :2])
 _mixes(
     "ParseExampleV2",
@@ -797,3 +820,11 @@ _mixes(
     lambda a, b: tf.cond(tf.reduce_max(a.k) > 0, lambda x=b.x: x, lambda x=b.x: -x),
     lambda a, b: tf.py_function(lambda x: x, [a.x], tf.float32),
 )
+
+
+for _of_lists, _register in (
+    (row_cases_of_lists.CASES, _keeps),
+    (row_cases_of_lists.OTHERS, _mixes),
+):
+    for _op, _cases in _of_lists.items():
+        _register(_op, *_cases)

@@ -493,11 +493,11 @@ REFUSED = {
     "ranks": (lambda user, item: tf.argsort(user * item, axis=0), "TopKV2 depends on rows"),
     "a loop": (
         lambda user, item: tf.map_fn(tf.reduce_sum, user) * item[:, 0],
-        "loops are not followed",
+        "StatelessWhile goes on by",
     ),
     "a branch": (
         lambda user, item: tf.cond(tf.reduce_sum(user) > 0, lambda: item, lambda: -item),
-        "over the rows|branches are not followed",
+        "over the rows|If decides by",
     ),
     "noise": (
         lambda user, item: user * item + tf.random.normal(tf.shape(user)),

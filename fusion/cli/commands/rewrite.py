@@ -98,10 +98,11 @@ def _check(
 @click.option(
     "--request-inputs",
     metavar="A,B",
-    help="Inputs that describe the request, and not a candidate: two signatures are added, "
+    help="Inputs that describe the request, and not a candidate: signatures are added, "
     "NAME_request and NAME_requests, that take one row of these for a request, and compute what "
-    "depends on them alone once. `auto`: those that have the same row throughout each batch of "
-    "--inputs, as `fusion inspect --requests` shows.",
+    "depends on them alone once. Of Examples, NAME_elwc takes ExampleListWithContexts. `auto`: "
+    "those that have the same row throughout each batch of --inputs, as `fusion inspect "
+    "--requests` shows.",
 )
 @click.option(
     "--signature",

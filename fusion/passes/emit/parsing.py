@@ -28,8 +28,6 @@ from fusion.schema.names import PARSE_EXAMPLE, PARSE_SEQUENCE
 _NO_NAMES = np.array([], np.bytes_)
 
 _SPARSE, _DENSE, _RAGGED = range(3)
-#: The inputs in front are Examples, their names, and keys of each kind.
-_FIRST_DEFAULT = 5
 #: How many outputs each kind of feature has.
 _OUTPUTS = (3, 1, 2)
 
@@ -202,12 +200,12 @@ class Asked(NamedTuple):
 
 
 def asked_features(node: Node, spec: ParseSpec) -> Iterator[Asked]:
-    """Yields what a ParseExampleV2 is asked for, in the order of its outputs."""
+    """Yields what a ParseExample or ParseExampleV2 is asked for, in the order of its outputs."""
     yield from (Asked(_SPARSE, one) for one in spec.sparse)
-    shapes = node.attr("dense_shapes")
+    shapes, first = node.attr("dense_shapes"), node.input_count - len(spec.dense)
     for index, one in enumerate(spec.dense):
         shape = None if shapes is None else shapes.list.shape[index]
-        yield Asked(_DENSE, one, node.input(_FIRST_DEFAULT + index), shape)
+        yield Asked(_DENSE, one, node.input(first + index), shape)
     yield from (Asked(_RAGGED, one) for one in spec.ragged)
 
 
@@ -226,35 +224,46 @@ def outputs_by_key(features: Sequence[Asked]) -> dict[bytes, list[int]]:
 def emit_stock_parser(
     edit: GraphEdit, stock: Node, name: str, serialized: Tensor, features: Sequence[Asked]
 ) -> None:
-    """Adds a ParseExampleV2 for features, which come by kind: sparse, dense, ragged.
+    """Adds a parser of some features, which come by kind: sparse, dense, ragged.
 
     Args:
         edit: of the graph.
-        stock: a parser of the graph, before which the new one stands.
+        stock: a parser of the graph, a ParseExample or ParseExampleV2, before which the new one,
+            of the same op, stands.
         name: of the new one.
         serialized: its Examples.
         features: what it is asked for.
     """
     kinds = [[one for one in features if one.kind == kind] for kind in range(3)]
     sparse, dense, ragged = kinds
-    before = edit.view.nodes[stock.name]
+    before, is_v2 = edit.view.nodes[stock.name], stock.op == PARSE_V2
     build = NodeBuilder(edit, stock.name, before.device, stock.input(0).node)
-    node = build.node("", PARSE_V2)
+    node = build.node("", stock.op)
     node.name = name
     for key, value in before.attr.items():
         if key.startswith("_") and key != "_output_shapes":
             node.attr[key].CopyFrom(value)
     build.inputs(node, serialized, stock.input(1).tensor)
     for some, role in zip(kinds, ("sparse_keys", "dense_keys", "ragged_keys"), strict=True):
-        build.inputs(node, build.texts(role, [one.feature.key for one in some]))
+        keys = [one.feature.key for one in some]
+        if is_v2:
+            build.inputs(node, build.texts(role, keys))
+        else:
+            build.inputs(node, *(build.text(role, key) for key in keys))
     build.inputs(node, *(one.default.tensor for one in dense if one.default is not None))
-    set_attrs(node, num_sparse=len(sparse))
     set_types(
         node,
         sparse_types=[one.feature.dtype for one in sparse],
         Tdense=[one.feature.dtype for one in dense],
-        ragged_value_types=[one.feature.dtype for one in ragged],
-        ragged_split_types=[one.split_dtype for one in ragged],
     )
+    if is_v2:
+        set_attrs(node, num_sparse=len(sparse))
+        set_types(
+            node,
+            ragged_value_types=[one.feature.dtype for one in ragged],
+            ragged_split_types=[one.split_dtype for one in ragged],
+        )
+    else:
+        set_attrs(node, Nsparse=len(sparse), Ndense=len(dense))
     node.attr["dense_shapes"].list.shape.extend(one.shape for one in dense if one.shape is not None)
     edit.add(node, at=stock.name)

@@ -19,11 +19,10 @@ _DTYPES = frozenset({types_pb2.DT_FLOAT, types_pb2.DT_INT64, types_pb2.DT_STRING
 
 D = TypeVar("D", bound="Feature")
 
-PARSE_V2 = "ParseExampleV2"
-_V1, _SINGLE = "ParseExample", "ParseSingleExample"
+PARSE_V1, PARSE_V2, _SINGLE = "ParseExample", "ParseExampleV2", "ParseSingleExample"
 _SEQUENCE_V1, _SEQUENCE_V2 = "ParseSequenceExample", "ParseSequenceExampleV2"
 SEQUENCE_PARSERS = frozenset({_SEQUENCE_V1, _SEQUENCE_V2})
-PARSERS = SEQUENCE_PARSERS | {_V1, PARSE_V2, _SINGLE}
+PARSERS = SEQUENCE_PARSERS | {PARSE_V1, PARSE_V2, _SINGLE}
 
 
 @dataclass(frozen=True)
@@ -188,7 +187,7 @@ def _of_single(node: Node) -> ParseSpec:
 
 
 _FORMS: dict[str, Callable[[Node], ParseSpec]] = {
-    _V1: _of_v1,
+    PARSE_V1: _of_v1,
     PARSE_V2: _of_v2,
     _SINGLE: _of_single,
 }

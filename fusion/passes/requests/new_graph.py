@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from tensorflow.core.framework import types_pb2
 
+from fusion.passes.analysis.rows.control import BRANCHES, LOOPS
 from fusion.passes.analysis.rows.facts import Fact, Kind, Side
 from fusion.passes.analysis.rows.sizes import fixed_integers
 from fusion.passes.analysis.rows.walk import RowFacts
@@ -109,8 +110,19 @@ class NewGraph:
         )
 
     def node_fact(self, name: str) -> Fact:
-        """Returns what is known of the first result of a node."""
-        return self.fact(Tensor(name))
+        """Returns what is known of the first result of a node that has rows, or of the first."""
+        first, number = self.fact(Tensor(name)), 1
+        fact: Fact | None = first
+        while fact is not None:
+            if fact.side and fact.kind not in (Kind.MIXED, Kind.SIZES):
+                return fact
+            fact, number = self.facts.facts.get(Tensor(name, number)), number + 1
+        return first
+
+    def _home(self, tensor: Tensor) -> Side:
+        """Returns the side of the node that a tensor without rows comes from."""
+        side = self.node_fact(tensor.node).side
+        return side and (Side.REQUEST if side is Side.REQUEST else Side.CANDIDATE)
 
     def input_nodes(self) -> set[str]:
         """Returns the nodes of the inputs."""
@@ -135,7 +147,7 @@ class NewGraph:
         for tensor in map(self._source, self.view.inputs(name)):
             fact = self.fact(tensor)
             if not fact.has_rows:
-                found.append((tensor.node, Side.NEITHER))
+                found.append((tensor.node, self._home(tensor)))
             elif fact.kind is Kind.SIZES or fact.side is Side.NEITHER:
                 found.append((tensor.node, side))
         return found
@@ -186,8 +198,10 @@ class NewGraph:
         return 2 if any(map(self._is_long_product, self.facts.order)) else 1
 
     def _is_long_product(self, name: str) -> bool:
-        of_request = self.fact(Tensor(name)).side is Side.REQUEST
-        return of_request and depends_on_one_row(Node(self.facts.sized, name))
+        """Whether there may be a product of a request whose bits are others for one row."""
+        is_of_request = self.node_fact(name).side is Side.REQUEST
+        has_body = self.view.op(name) in BRANCHES | LOOPS
+        return is_of_request and (has_body or depends_on_one_row(Node(self.facts.sized, name)))
 
     def awaited(self, name: str) -> str:
         """Returns the node that stands for one that others wait for."""
@@ -241,7 +255,7 @@ class NewGraph:
         tensor = self._source(tensor)
         fact = self.fact(tensor)
         if not fact.has_rows:
-            return Tensor(self.copy(tensor.node, Side.NEITHER), tensor.index)
+            return Tensor(self.copy(tensor.node, self._home(tensor)), tensor.index)
         if fact.kind is Kind.SIZES or fact.side is Side.NEITHER:
             return Tensor(self.copy(tensor.node, side), tensor.index)
         if fact.kind is Kind.SUMMARY:

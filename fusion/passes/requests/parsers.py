@@ -12,9 +12,12 @@ from fusion.passes.graph.edit import GraphEdit, apply_edits
 from fusion.passes.graph.tensor import ALIAS_OPS, Tensor
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
-from fusion.passes.recognise.parsing import PARSE_V2, ParseSpec, match_parsers
+from fusion.passes.recognise.parsing import PARSE_V1, PARSE_V2, ParseSpec, match_parsers
 
 REQUEST, CANDIDATES = "request", "candidate"
+
+_OF_ROWS = frozenset({PARSE_V1, PARSE_V2})
+"""Parsers that take a vector of Examples."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,11 @@ def features_of(view: GraphView, examples: Tensor) -> frozenset[str] | NoMatch:
         for use in view.uses(name):
             if view.op(use.node) in ALIAS_OPS:
                 waiting.append(use.node)
-            elif view.op(use.node) != PARSE_V2 or use.position:
-                return NoMatch("the Examples are read by another op than ParseExampleV2", use.node)
+            elif view.op(use.node) not in _OF_ROWS or use.position:
+                op = view.op(use.node)
+                return NoMatch(
+                    f"the Examples are read by another op than ParseExample, {op}", use.node
+                )
     for node, spec in match_parsers(view):
         if view.resolve(node.input(0).tensor) == examples:
             if not isinstance(spec, ParseSpec):

@@ -26,7 +26,6 @@ from fusion.passes.requests.partitions import partitions_of
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 _SHAPE, _SIZE = "Shape", "Size"
-BRANCHES = frozenset({"If", "StatelessIf"})
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,11 @@ def split_by_request(
                 f"an output has {fact.kind.value}, and no row for each candidate", tensor.node
             )
     try:
-        return _written(NewGraph(view, facts, inputs, counts, exact), outputs)
+        split = _written(NewGraph(view, facts, inputs, counts, exact), outputs)
     except Refused as refused:
         return refused.why
+    split.graph.library.CopyFrom(graph.library)
+    return split
 
 
 def _written(graph: NewGraph, outputs: Sequence[Tensor]) -> SplitGraph:

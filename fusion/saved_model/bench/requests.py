@@ -53,7 +53,8 @@ def request_signatures(
     Raises:
         ModelError: the model has no such signature by its record.
     """
-    checks = {not one.counts: one for one in recorded_checks(model) if one.of == original.name}
+    recorded = [one for one in recorded_checks(model) if one.of == original.name]
+    checks = {not one.counts: one for one in recorded if not one.lists}
     needed = {count == 1 for count, _ in requests}
     if not needed <= checks.keys():
         raise ModelError(

@@ -23,10 +23,12 @@ class Composite(NamedTuple):
         is_sparse: whether they are indices, values and dense shape; else flat values and the row
             splits from the outermost on.
         arguments: their indices.
+        has_any_rows: whether it may have any number of rows.
     """
 
     is_sparse: bool
     arguments: tuple[int, ...]
+    has_any_rows: bool = True
 
 
 def composite_arguments(
@@ -54,7 +56,8 @@ def _composites(structure: struct_pb2.StructuredValue) -> Iterator[Composite]:
                 return  # a spec of the user's own: what follows it has no known index
             if spec.type_spec_class in (_SPARSE, _RAGGED) and count > 1:
                 arguments = tuple(range(index, index + count))
-                yield Composite(spec.type_spec_class == _SPARSE, arguments)
+                is_sparse = spec.type_spec_class == _SPARSE
+                yield Composite(is_sparse, arguments, _has_any_rows(spec))
             index += count
 
 
@@ -72,6 +75,13 @@ def _leaves(value: struct_pb2.StructuredValue) -> Iterator[struct_pb2.Structured
             yield from _leaves(pair.value)
     else:
         yield value
+
+
+def _has_any_rows(spec: struct_pb2.TypeSpecProto) -> bool:
+    """Whether the first dimension of a sparse or ragged tensor is not known."""
+    state = spec.type_state.tuple_value.values
+    dims = state[0].tensor_shape_value.dim if state else ()
+    return not dims or dims[0].size < 0
 
 
 def _usual_parts(spec: struct_pb2.TypeSpecProto) -> int:

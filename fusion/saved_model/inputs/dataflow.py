@@ -9,8 +9,9 @@ ops that give them a meaning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
@@ -52,9 +53,11 @@ from fusion.saved_model.inputs.conversions import (
 from fusion.saved_model.inputs.extents import ExtentFlow
 from fusion.saved_model.inputs.key_tables import table_of_keys
 from fusion.saved_model.inputs.records import OPAQUE, PARSERS, RecordSpec, parsed_records
-from fusion.saved_model.inputs.signature import Signature
 from fusion.saved_model.inputs.vocabularies import Lookup
 from fusion.schema.names import GROUPED, SINGLE
+
+if TYPE_CHECKING:  # which asks what inputs mean
+    from fusion.saved_model.inputs.signature import Signature
 
 _MAX_SWEEPS = 20
 _MAX_DEPTH = 40
@@ -116,7 +119,8 @@ def signature_meanings(
     meanings: dict[str, Meaning] = {}
     for signature in known:
         names = {spec.key: spec.tensor for spec in signature.inputs}
-        meaning = input_meaning(graph, names, composites, signature.ragged, library)
+        parts = {key for keys in (*signature.sparse, *signature.ragged) for key in keys}
+        meaning = input_meaning(graph, names, composites, signature.ragged, library, parts)
         meanings[signature.title] = meaning
     return meanings
 
@@ -127,6 +131,7 @@ def input_meaning(
     functions: Mapping[str, Sequence[Composite]] | None = None,
     ragged: Iterable[Sequence[str]] = (),
     library: _Library | None = None,
+    known: Collection[str] = (),
 ) -> Meaning:
     """Returns what the graph says about the tensors of a signature.
 
@@ -136,6 +141,7 @@ def input_meaning(
         functions: which arguments of its functions are parts of a ragged or sparse tensor.
         ragged: names of inputs that are the flat values and the row splits of a ragged tensor.
         library: the functions, if more than one signature is looked at.
+        known: inputs of which is known whether they are parts of a ragged or sparse tensor.
     """
     view = GraphView.of_graph(graph)
     seeds: dict[Tensor, Atoms] = {}
@@ -156,7 +162,8 @@ def input_meaning(
     roles = analysis.meaning.constraints.roles
     for values, *splits in flattened_arguments(inputs):
         # Of a function that the object graph does not describe the names of its arguments are left.
-        if any(roles.get(Key(name)) is Role.SPLITS for name in splits):
+        is_known = not {values, *splits}.isdisjoint(known)
+        if not is_known and any(roles.get(Key(name)) is Role.SPLITS for name in splits):
             analysis.extents.declared_ragged(by_name[values], [by_name[name] for name in splits])
     return analysis.meaning
 

@@ -31,36 +31,46 @@ class ExampleInputs:
     """How a batch of Examples becomes the inputs of a signature.
 
     A dense input [B, ...] has a feature of its name with as many values as a row; a sparse one of
-    rank 2 any number of them, or no such feature. Integers are int64 in an Example, and become what
-    the input takes.
+    rank 2, or a ragged one, any number of them, or no such feature. Integers are int64 in an
+    Example, and become what the input takes.
 
     Attributes:
         signature: the signature.
         dense: inputs with a row for each Example.
         sparse: (indices, values, dense_shape) of sparse ones, by the feature's name.
+        ragged: flat values and row splits of ragged ones, likewise.
     """
 
     signature: Signature
     dense: tuple[TensorSpec, ...]
     sparse: Mapping[str, tuple[TensorSpec, TensorSpec, TensorSpec]]
+    ragged: Mapping[str, tuple[TensorSpec, TensorSpec]]
 
     @staticmethod
     def of(signature: Signature) -> ExampleInputs | None:
         """Returns how, or None if an input is not of a kind that features are."""
         specs = {spec.key: spec for spec in signature.inputs}
         sparse = {
-            values.rpartition("/")[0]: (specs[indices], specs[values], specs[shape])
+            signature.input_of(values): (specs[indices], specs[values], specs[shape])
             for indices, values, shape in signature.sparse
         }
-        parts = {key for triple in signature.sparse for key in triple}
+        if any(len(keys) != 2 for keys in signature.ragged):
+            return None
+        ragged = {
+            signature.input_of(values): (specs[values], specs[splits])
+            for values, splits in signature.ragged
+        }
+        parts = {key for keys in (*signature.sparse, *signature.ragged) for key in keys}
         dense = tuple(spec for spec in signature.inputs if spec.key not in parts)
         valued = [*dense, *(values for _, values, _ in sparse.values())]
+        valued += [values for values, _ in ragged.values()]
         rows = all(spec.shape is not None and -1 not in spec.shape[1:] for spec in dense)
         vectors = all(shape.shape == (2,) for _, _, shape in sparse.values())
+        vectors &= all(values.shape in (None, (-1,)) for values, _ in ragged.values())
         starts = all(spec.shape and spec.shape[0] == -1 for spec in dense)
         if not (valued and rows and vectors and starts and all(map(_list_of, valued))):
             return None
-        return ExampleInputs(signature, dense, sparse)
+        return ExampleInputs(signature, dense, sparse, ragged)
 
     def __call__(self, examples: Sequence[Features]) -> dict[str, Array]:
         """Returns the input arrays by key.
@@ -85,6 +95,11 @@ class ExampleInputs:
             arrays[indices.key] = np.array(coordinates, np.int64).reshape(-1, 2)
             arrays[values.key] = _array(values, [value for bag in bags for value in bag])
             arrays[shape.key] = np.array([len(bags), max(map(len, bags))], np.int64)
+        for name, (flat_values, splits) in self.ragged.items():
+            bags = [_values(i, example, flat_values, name) for i, example in enumerate(examples)]
+            arrays[flat_values.key] = _array(flat_values, [value for bag in bags for value in bag])
+            dtype = tf.dtypes.as_dtype(splits.dtype or tf.int64).as_numpy_dtype
+            arrays[splits.key] = np.cumsum([0, *map(len, bags)]).astype(dtype)
         return arrays
 
 

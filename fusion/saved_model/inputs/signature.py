@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, struct_pb2
 
+from fusion.saved_model.inputs.composite_inputs import CompositeFinder, CompositeInputs
+
 _INIT_SIGNATURES = frozenset(["__saved_model_init_op", "__saved_model_train_op"])
 _SPARSE_PARTS = ("indices", "values", "dense_shape")
 
@@ -38,8 +40,9 @@ class Signature:
         name: its key.
         inputs: sorted by key.
         outputs: sorted by key.
-        sparse: the (indices, values, dense_shape) keys of inputs declared as sparse tensors.
-        ragged: the keys of the flat values and the row splits of inputs declared as ragged ones.
+        sparse: the (indices, values, dense_shape) keys of sparse tensors, which are inputs declared
+            as such, or those that TensorFlow has put in the place of one.
+        ragged: likewise the keys of the flat values and the row splits of ragged ones.
     """
 
     tags: tuple[str, ...]
@@ -49,6 +52,22 @@ class Signature:
     sparse: tuple[tuple[str, str, str], ...]
     ragged: tuple[tuple[str, ...], ...] = ()
 
+    def input_of(self, key: str) -> str:
+        """Returns the name of the input that a tensor is a part of.
+
+        Of a sparse or ragged one whose parts are inputs, that is the name of the first of them,
+        which is its name in Python.
+        """
+        for parts in (*self.sparse, *self.ragged):
+            if key in parts and "/" not in parts[0]:
+                return parts[0]
+        return key.partition("/")[0]
+
+    @property
+    def input_names(self) -> list[str]:
+        """The names of all inputs, sorted."""
+        return sorted({self.input_of(spec.key) for spec in self.inputs})
+
     @property
     def title(self) -> str:
         """The signature for messages; the tags only when they are not the usual ones."""
@@ -57,16 +76,19 @@ class Signature:
 
 def signatures(meta: meta_graph_pb2.MetaGraphDef) -> tuple[Signature, ...]:
     """Returns the signatures of `meta` that compute something, sorted by name."""
-    tags = tuple(meta.meta_info_def.tags)
+    tags, composites = tuple(meta.meta_info_def.tags), CompositeFinder(meta)
     return tuple(
-        _signature(tags, name, meta.signature_def[name])
+        _signature(tags, name, meta.signature_def[name], composites(meta.signature_def[name]))
         for name in sorted(meta.signature_def)
         if name not in _INIT_SIGNATURES and meta.signature_def[name].outputs
     )
 
 
 def _signature(
-    tags: tuple[str, ...], name: str, signature: meta_graph_pb2.SignatureDef
+    tags: tuple[str, ...],
+    name: str,
+    signature: meta_graph_pb2.SignatureDef,
+    composites: CompositeInputs,
 ) -> Signature:
     inputs = _tensors(signature.inputs)
     keys = {spec.key for spec in inputs}
@@ -76,8 +98,8 @@ def _signature(
         name,
         inputs,
         _tensors(signature.outputs),
-        tuple(triple for triple in triples if keys.issuperset(triple)),
-        tuple(_ragged(signature.inputs)),
+        (*(triple for triple in triples if keys.issuperset(triple)), *composites.sparse),
+        (*_ragged(signature.inputs), *composites.ragged),
     )
 
 

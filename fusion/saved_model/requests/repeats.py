@@ -189,12 +189,12 @@ def _rows_of_inputs(
     for indices, values, _ in signature.sparse:
         of_row = [np.flatnonzero(feeds[indices][:, 0] == row) for row in range(size)]
         rows = [(*_row(feeds[indices][one, 1:]), *_row(feeds[values][one])) for one in of_row]
-        yield values.partition("/")[0], rows
+        yield signature.input_of(values), rows
     for keys in signature.ragged:
         if len(keys) == 2:  # those of several dimensions are of no request
             flat, splits = (feeds[key] for key in keys)
             rows = [_row(flat[begin:end]) for begin, end in pairwise(splits)]
-            yield keys[0].partition("/")[0], rows
+            yield signature.input_of(keys[0]), rows
     for spec in signature.inputs:
         array = feeds[spec.key]
         if spec.key not in parts and spec.shape and spec.shape[0] < 0 and len(array) == size:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
@@ -11,6 +11,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from fusion.passes.analysis.rows.facts import Fact, Kind, Side, rows
 from fusion.passes.graph.tensor import Tensor
 from fusion.passes.recognise.match import NoMatch
+from fusion.passes.requests.example_lists import with_example_lists
 from fusion.passes.requests.parsers import CANDIDATES, REQUEST, SplitParsers, split_parsers
 from fusion.passes.requests.split import SplitGraph, split_by_request
 from fusion.saved_model.errors import ModelError
@@ -24,7 +25,10 @@ COUNTS = "candidates_per_request"
 EXAMPLES = "user_examples", "candidate_examples"
 """The inputs in place of one of Examples: those of requests, and those of candidates."""
 
-_ONE, _SEVERAL = "request", "requests"
+EXAMPLE_LISTS = "examples_with_context"
+"""The input in place of both: an ExampleListWithContext for each request."""
+
+_ONE, _SEVERAL, _LISTS = "request", "requests", "elwc"
 _SPARSE = (Kind.INDICES, Kind.ENTRIES, Kind.SPARSE_SHAPE)
 
 
@@ -56,6 +60,8 @@ class RequestSignature:
         meetings: the nodes whose rows are repeated for candidates.
         examples: the input of Examples of the original; "": it has none.
         inputs: those of the Examples of requests and of candidates in its place.
+        lists: the input of ExampleListWithContexts in place of these two and of `counts`; "": it
+            has none.
     """
 
     name: str
@@ -65,12 +71,15 @@ class RequestSignature:
     meetings: tuple[str, ...]
     examples: str = ""
     inputs: tuple[str, ...] = ()
+    lists: str = ""
 
 
 def add_request_signatures(
     meta: meta_graph_pb2.MetaGraphDef, inputs: RequestInputs, model: object
 ) -> list[RequestSignature]:
     """Adds `NAME_request`, which takes one request, and `NAME_requests`, which takes several.
+
+    Where the original takes Examples, `NAME_elwc` takes ExampleListWithContexts.
 
     Args:
         meta: the model; it is changed in place.
@@ -84,8 +93,8 @@ def add_request_signatures(
     declared = meta.signature_def[signature.name]
     outputs = {key: tensor_of(info.name) for key, info in declared.outputs.items()}
     graph, infos = graph_of(meta, signature), dict(declared.inputs)
-    keys = {spec.key.partition("/")[0] for spec in signature.inputs}
-    examples = examples_input(signature) if keys.isdisjoint(inputs.names) else None
+    is_named = not {*signature.input_names}.isdisjoint(inputs.names)
+    examples = None if is_named else examples_input(signature)
     if examples is None:
         _check_names(signature, inputs.names, model)
         facts = _facts(signature, inputs.names, model)
@@ -99,21 +108,20 @@ def add_request_signatures(
             infos[key] = meta_graph_pb2.TensorInfo()
             infos[key].CopyFrom(declared.inputs[examples])
             infos[key].name = f"{tensor.node}:0"
-    one_row = {EXAMPLES[0]} if examples is not None else {*inputs.names}
+    one_row = {EXAMPLES[0]} if examples is not None else _dense(signature, inputs.names)
     if inputs.exact:
         # Sums and products depend on static sizes, and the check of the rows would be left out.
         one_row = set()
-    added = []
-    for suffix, counts in ((_ONE, None), (_SEVERAL, COUNTS)):
-        key = f"{signature.name}_{suffix}"
-        split = split_by_request(graph, facts, [*outputs.values()], counts, exact=inputs.exact)
-        if isinstance(split, NoMatch):
-            raise ModelError(
-                f"{model}: signature {signature.name!r} cannot take a request once: {split.reason} "
-                f"(node {split.node!r})"
-            )
-        own = _with_counts(infos, counts) if counts is not None else _of_one(infos, one_row)
-        results = _results(declared, split, outputs)
+    added = list[RequestSignature]()
+
+    def add(
+        suffix: str,
+        counts: str | None,
+        split: SplitGraph,
+        own: Mapping[str, meta_graph_pb2.TensorInfo],
+        lists: str = "",
+    ) -> None:
+        key, results = f"{signature.name}_{suffix}", _results(declared, split, outputs)
         add_signature(meta, key, _computed(graph, split, own, results))
         added.append(
             RequestSignature(
@@ -123,9 +131,27 @@ def add_request_signatures(
                 inputs.names,
                 tuple(split.meetings),
                 examples or "",
-                EXAMPLES if examples else (),
+                EXAMPLES if examples and not lists else (),
+                lists,
             )
         )
+
+    for counts in (None, COUNTS):
+        split = split_by_request(graph, facts, [*outputs.values()], counts, exact=inputs.exact)
+        if isinstance(split, NoMatch):
+            raise ModelError(
+                f"{model}: signature {signature.name!r} cannot take a request once: {split.reason} "
+                f"(node {split.node!r})"
+            )
+        if counts is None:
+            add(_ONE, None, split, _of_one(infos, one_row))
+            continue
+        add(_SEVERAL, counts, split, _with_counts(infos, counts))
+        if examples is not None:
+            nodes = [tensor_of(infos[key].name).node for key in EXAMPLES]
+            new, taken = with_example_lists(split.graph, EXAMPLE_LISTS, nodes[0], nodes[1], counts)
+            only = {EXAMPLE_LISTS: _vector(taken.node, types_pb2.DT_STRING)}
+            add(_LISTS, None, replace(split, graph=new), only, EXAMPLE_LISTS)
     return added
 
 
@@ -176,15 +202,23 @@ def _signature(meta: meta_graph_pb2.MetaGraphDef, name: str | None, model: objec
 
 
 def _check_names(signature: Signature, names: Iterable[str], model: object) -> None:
-    known = {spec.key.partition("/")[0] for spec in signature.inputs}
+    known = signature.input_names
     for name in names:
         if name not in known:
-            have = ", ".join(sorted(known))
+            of = signature.input_of(name)
+            what = f", which is a part of {of!r}" if of in known and of != name else ""
             raise ModelError(
-                f"{model}: signature {signature.name!r} has no input {name!r}; it has {have}"
+                f"{model}: signature {signature.name!r} has no input {name!r}{what}; "
+                f"it has {', '.join(known)}"
             )
-    if known <= set(names):
+    if {*known} <= {*names}:
         raise ModelError(f"{model}: signature {signature.name!r} has no input of candidates")
+
+
+def _dense(signature: Signature, names: Iterable[str]) -> set[str]:
+    """Returns those of some inputs that are no parts of sparse or ragged ones."""
+    parts = {key for keys in (*signature.sparse, *signature.ragged) for key in keys}
+    return {*names} - parts
 
 
 def _facts(signature: Signature, names: Iterable[str], model: object) -> dict[Tensor, Fact]:
@@ -192,7 +226,7 @@ def _facts(signature: Signature, names: Iterable[str], model: object) -> dict[Te
     names = set(names)
 
     def side(spec_key: str) -> Side:
-        return Side.REQUEST if spec_key.partition("/")[0] in names else Side.CANDIDATE
+        return Side.REQUEST if signature.input_of(spec_key) in names else Side.CANDIDATE
 
     facts: dict[Tensor, Fact] = {}
     parts = set[str]()
@@ -204,7 +238,11 @@ def _facts(signature: Signature, names: Iterable[str], model: object) -> dict[Te
     for ragged in signature.ragged:
         parts.update(ragged)
         if len(ragged) != 2:
-            raise ModelError(f"{model}: input {ragged[0]!r} is ragged in several dimensions")
+            name = signature.input_of(ragged[0])
+            raise ModelError(f"{model}: input {name!r} is ragged in several dimensions")
+        rows_and_one = (specs[ragged[1]].shape or (-1,))[0]
+        if rows_and_one >= 0:
+            raise _fixed_rows(signature.input_of(ragged[0]), rows_and_one - 1, signature, model)
         for key, kind in zip(ragged, (Kind.ENTRIES, Kind.SPLITS), strict=True):
             facts[tensor_of(specs[key].tensor)] = Fact(kind, side(key), source=ragged[0])
     for spec in signature.inputs:
@@ -222,8 +260,13 @@ def _of_dense(
     if not spec.shape:
         return {}
     if spec.shape[0] >= 0:
-        raise ModelError(f"{what} has a fixed number of rows, {spec.shape[0]}")
+        raise _fixed_rows(spec.key, spec.shape[0], signature, model)
     return {tensor_of(spec.tensor): rows(side)}
+
+
+def _fixed_rows(name: str, count: int, signature: Signature, model: object) -> ModelError:
+    what = f"{model}: input {name!r} of signature {signature.name!r}"
+    return ModelError(f"{what} has a fixed number of rows, {count}")
 
 
 def tensor_of(name: str) -> Tensor:
@@ -249,9 +292,14 @@ def _with_counts(
 ) -> dict[str, meta_graph_pb2.TensorInfo]:
     """Returns inputs and that of the numbers of candidates."""
     result = {key: _copy(info) for key, info in infos.items()}
-    result[counts] = meta_graph_pb2.TensorInfo(name=f"{counts}:0", dtype=types_pb2.DT_INT64)
-    result[counts].tensor_shape.dim.add(size=-1)
+    result[counts] = _vector(counts, types_pb2.DT_INT64)
     return result
+
+
+def _vector(name: str, dtype: int) -> meta_graph_pb2.TensorInfo:
+    info = meta_graph_pb2.TensorInfo(name=f"{name}:0", dtype=dtype)
+    info.tensor_shape.dim.add(size=-1)
+    return info
 
 
 def _results(

@@ -184,8 +184,9 @@ def fuse_saved_model(
             bits, as a share of its largest one; what is no float must be the same then. By default
             all that is the same dtype and shape passes. `rewrite_saved_model` returns deviations.
         request_inputs: the inputs of a signature that describe the request, and not a candidate.
-            Two signatures are added: `NAME_request` takes one row of each of them, and
-            `NAME_requests` one for each request, beside `candidates_per_request`, int64 [requests].
+            Signatures are added: `NAME_request` takes one row of each of them, and `NAME_requests`
+            one for each request, beside `candidates_per_request`, int64 [requests]. Where they are
+            features of Examples, `NAME_elwc` takes an ExampleListWithContext for each request.
             What depends on these inputs alone is computed for these rows. "auto" stands for those
             that have the same row throughout each batch of `inputs`, see `repeated_inputs`.
         signature: the key of that signature; by default the only one, or "serving_default".
@@ -309,7 +310,15 @@ def _checks(source: SourceModel, done: Rewrite) -> list[RequestCheck]:
     return [
         *recorded_checks(source),
         *(
-            RequestCheck(one.name, one.of, one.names, one.counts or "", one.examples, one.inputs)
+            RequestCheck(
+                one.name,
+                one.of,
+                one.names,
+                one.counts or "",
+                one.examples,
+                one.inputs,
+                one.lists,
+            )
             for one in done.requests
         ),
     ]

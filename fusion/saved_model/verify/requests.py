@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 
+from fusion.passes.requests.example_lists import MESSAGE, descriptors
 from fusion.saved_model.inputs.constraints import Array
 from fusion.saved_model.inputs.signature import Signature
 from fusion.saved_model.model.source import MANIFEST_FILE, SourceModel
@@ -36,6 +38,7 @@ class RequestCheck:
         counts: the input that says how many candidates each request has; "": there is one request.
         examples: the input of Examples of the original, of which `names` are features; "": none.
         inputs: those of the Examples of requests and of candidates in its place.
+        lists: the input of ExampleListWithContexts in its place, one for each request; "": none.
     """
 
     name: str
@@ -44,6 +47,7 @@ class RequestCheck:
     counts: str = ""
     examples: str = ""
     inputs: tuple[str, ...] = ()
+    lists: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values, ready for JSON."""
@@ -88,25 +92,29 @@ def request_batch(
         check: the signatures.
         original: the original one.
         feeds: a batch of it, with a row for each candidate; the first rows are the requests.
-        counts: how many candidates each request has; of a signature without `counts` one number.
+        counts: how many candidates each request has; one number of a signature that takes one
+            request.
     """
     # What no candidate has may be refused, and the original is not fed it.
     requests = np.where(np.asarray(counts) > 0, np.arange(len(counts)), 0)
-    index = np.repeat(np.arange(len(counts)), counts)
+    index, ends = np.repeat(np.arange(len(counts)), counts), np.cumsum(counts)[:-1]
     once, repeated = dict[str, Array](), dict[str, Array]()
     divided = {key for group in (*original.sparse, *original.ragged) for key in group}
     shapes = {spec.key: spec.shape for spec in original.inputs}
     for groups, take in ((original.sparse, _sparse_rows), (original.ragged, _ragged_rows)):
         for keys in groups:
             own = [feeds[key] for key in keys]
-            of_request = keys[0].partition("/")[0] in check.names
+            of_request = original.input_of(keys[0]) in check.names
             once |= zip(keys, take(own, requests) if of_request else own, strict=True)
             repeated |= zip(keys, take(own, index) if of_request else own, strict=True)
     for key, array in feeds.items():
         if key in divided:
             continue
         if key == check.examples:
-            once |= zip(check.inputs, (array[requests], array), strict=True)
+            if check.lists:
+                once[check.lists] = _example_lists(array[requests], np.split(array, ends))
+            else:
+                once |= zip(check.inputs, (array[requests], array), strict=True)
             pairs = zip(array[index], array, strict=True)
             merged = [_merged(request, own, check.names) for request, own in pairs]
             repeated[key] = np.array(merged, dtype=object)
@@ -121,7 +129,7 @@ def request_batch(
 
 def unequal_counts(check: RequestCheck, batch: int) -> NDArray[np.int64]:
     """Returns how many candidates each of some requests has, of one request where one is taken."""
-    if not check.counts:
+    if not check.counts and not check.lists:
         return np.array([batch])
     shares = _SHARES[: min(batch, len(_SHARES))]
     counts = np.array([int(batch * share) for share in shares])
@@ -158,6 +166,22 @@ def _ragged_rows(parts: Sequence[Array], numbers: NDArray[np.int64]) -> list[Arr
     taken = np.concatenate([np.arange(0), *places]).astype(np.int64)
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(splits.dtype)
     return [values[taken], ends]
+
+
+def _example_lists(contexts: Array, examples: Sequence[Array]) -> Array:
+    """Returns ExampleListWithContexts."""
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors()).file:
+        pool.Add(file)
+    make = message_factory.GetMessageClass(pool.FindMessageTypeByName(MESSAGE))
+    texts: list[bytes] = []
+    for context, own in zip(contexts, examples, strict=True):
+        message: Any = make()
+        message.context.MergeFromString(context)
+        for example in own:
+            message.examples.add().MergeFromString(example)
+        texts.append(message.SerializeToString(deterministic=True))
+    return np.array([*texts, None], dtype=object)[:-1]
 
 
 def _merged(request: bytes, candidate: bytes, names: Sequence[str]) -> bytes:

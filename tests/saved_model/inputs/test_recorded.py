@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,21 @@ def test_features_become_inputs_of_their_names(tmp_path: Path):
     assert arrays["item/indices"].tolist() == [[0, 0], [0, 1]]
     assert arrays["item/values"].tolist() == [4, 5]
     assert arrays["item/dense_shape"].tolist() == [3, 2]
+
+
+def test_features_become_ragged_inputs(tmp_path: Path):
+    inputs = [("tags", tf.int64, (-1,)), ("tags_1", tf.int32, (-1,)), ("age", tf.int32, (-1,))]
+    made = _signature("rank", *inputs)
+    ragged = replace(made, ragged=(("tags", "tags_1"),))
+    file = _records(tmp_path / "file", _example(age=[7], tags=[4, 5]), _example(age=[8]))
+    arrays = _batches(file, ragged)["rank", "records 0 to 1"]
+    assert arrays["tags"].tolist() == [4, 5]
+    assert arrays["tags_1"].tolist() == [0, 2, 2]
+    assert arrays["tags_1"].dtype == np.int32
+    nested = replace(made, ragged=(("tags", "tags_1", "age"),))
+    (tmp_path / "batches").rename(tmp_path / "others")
+    with pytest.raises(ModelError, match="no signature takes Examples"):
+        _batches(file, nested)
 
 
 @pytest.mark.parametrize(

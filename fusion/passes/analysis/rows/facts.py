@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, Flag
 
 from fusion.passes.analysis.rows.counts import Elements
+from fusion.passes.graph.tensor import Shape
 
 
 class Side(Flag):
@@ -29,6 +30,7 @@ class Kind(Enum):
     ROW_NUMBERS = "the row of each entry"
     SPLITS = "row splits of a ragged tensor"
     SPARSE_SHAPE = "the dense shape of a sparse tensor, the rows first"
+    LIST = "a list of tensors with an axis of rows each"
     INSIDE = "a part of a lookup that is understood as a whole"
     MIXED = "of several rows at once, or not known"
 
@@ -48,6 +50,8 @@ class Fact:
         node: the first node of which nothing is known.
         elements: of sizes, how each depends on the number of rows.
         source: which sparse or ragged tensor it is a part of.
+        shape: of a list, how many elements it has and their sizes, None along the axis of rows; of
+            what was just read of it, the sizes.
     """
 
     kind: Kind
@@ -59,11 +63,17 @@ class Fact:
     blocks: int = 1
     elements: Elements = None
     source: str = ""
+    shape: Shape = ()
 
     @property
     def has_rows(self) -> bool:
         """Whether it depends on rows in any way."""
         return self.kind is not Kind.CONSTANT
+
+    @property
+    def is_empty_list(self) -> bool:
+        """Whether it is a list that nothing was put into yet."""
+        return self.kind is Kind.LIST and self.axis < 0
 
     def moved(self, axis: int) -> Fact:
         """Returns the same with another axis of rows."""
@@ -81,6 +91,11 @@ CONSTANT = Fact(Kind.CONSTANT)
 def rows(side: Side, axis: int = 0, factor: int = 1, blocks: int = 1) -> Fact:
     """Returns the fact of a tensor with an axis of rows."""
     return Fact(Kind.ROWS, side, axis, factor, blocks=blocks)
+
+
+def empty_list(length: int | None) -> Fact:
+    """Returns the fact of a list that nothing was put into yet."""
+    return Fact(Kind.LIST, axis=-1, shape=(length,))
 
 
 def joined(facts: Iterable[Fact]) -> Side:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from tensorflow.core.framework import graph_pb2, types_pb2
 
+from fusion.passes.analysis.rows.bodies import Bodies, Body
+from fusion.passes.analysis.rows.control import BRANCHES, LOOPS, Known, of_branches, of_loop
 from fusion.passes.analysis.rows.counts import Count, computed, of_shape
 from fusion.passes.analysis.rows.elementwise import OF_SIZES
 from fusion.passes.analysis.rows.facts import CONSTANT, Fact, Kind, Mixes, Side, joined, rows
@@ -22,15 +24,14 @@ from fusion.passes.graph.view import GraphView
 #: Numbers of rows that no size of a model is a multiple of; both have to give the same facts.
 _PRIMES = (10_007, 10_009)
 _SHAPES = frozenset({"Shape", "ShapeN", "Size"})
-_LOOP = ", which is of a loop: loops are not followed"
+_LOOP = ", which is of a loop of TensorFlow 1: these are not followed"
 #: Why there are no rules for some ops.
 _UNKNOWN = {
-    **dict.fromkeys(("While", "StatelessWhile", "Enter", "Merge", "Switch"), _LOOP),
-    **dict.fromkeys(("TensorListFromTensor", "TensorListReserve", "TensorArrayV3"), _LOOP),
+    **dict.fromkeys(("Enter", "Merge", "Switch", "TensorArrayV3"), _LOOP),
     **dict.fromkeys(("TensorArrayScatterV3", "LoopCond", "Exit", "NextIteration"), _LOOP),
-    **dict.fromkeys(("If", "StatelessIf", "Case", "StatelessCase"), ": branches are not followed"),
     **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), ", which is not inlined"),
 }
+_EMPTY = frozenset({"TensorListReserve", "EmptyTensorList"})
 _DENSE = frozenset({"SparseToDense", "RaggedTensorToTensor"})
 
 
@@ -102,31 +103,15 @@ def rows_of(
     """
     by_output = {one.output: one for one in bags}
     order = _ordered(view, wanted)
+    bodies = Bodies(graph, view.signatures)
     while True:
-        found = _walked(view, graph, inputs, order, by_output, repeats)
-        apart = {t for t in by_output if found.facts.get(t) is _APART}
+        views = [_numbered(view, graph, inputs, order, by_output, prime) for prime in _PRIMES]
+        found = _Walk((view, *views), inputs, by_output, repeats, bodies).facts_of(order)
+        apart = {t for t in by_output if found.get(t) is _APART}
         if not apart:
-            return found
+            return RowFacts(found, order, views[0], set(by_output))
         # Perhaps weights are of both: then each of the ops may have a rule.
         by_output = {t: one for t, one in by_output.items() if t not in apart}
-
-
-def _walked(
-    view: GraphView,
-    graph: graph_pb2.GraphDef,
-    inputs: Mapping[Tensor, Fact],
-    order: list[str],
-    by_output: Mapping[Tensor, Bags],
-    repeats: Callable[[Node], bool],
-) -> RowFacts:
-    views = [_numbered(view, graph, inputs, order, by_output, prime) for prime in _PRIMES]
-    numbered = views[0]
-    first, second = (
-        _facts(view, inputs, order, by_output, repeats, one, prime)
-        for one, prime in zip(views, _PRIMES, strict=True)
-    )
-    facts = {t: fact if second.get(t) == fact else _unsure(t) for t, fact in first.items()}
-    return RowFacts(facts, order, numbered, set(by_output))
 
 
 def _unsure(tensor: Tensor) -> Fact:
@@ -185,34 +170,161 @@ def _numbered(
     return sized(view, graph, shapes, leaves)
 
 
-def _facts(
-    view: GraphView,
-    inputs: Mapping[Tensor, Fact],
-    order: Sequence[str],
-    bags: Mapping[Tensor, Bags],
-    repeats: Callable[[Node], bool],
-    numbered: GraphView,
-    batch: int,
-) -> dict[Tensor, Fact]:
-    facts: dict[Tensor, Fact] = {}
-    for name in order:
-        tensor = Tensor(name)
-        if tensor in bags:
-            facts[tensor] = _of_bags(bags[tensor], facts)
-            continue
-        operands = [facts.get(one, CONSTANT) for one in view.inputs(name)]
-        count = max(len(view.signatures.outputs(view.nodes[name]) or ()), 1)
-        node = Node(numbered, unshaped(numbered, name))
-        found = inputs.get(tensor) or _of_node(Operands(node, operands, batch, facts))
-        if isinstance(found, Fact) and found.kind is Kind.ROWS and repeats(node):
+class _Walk:
+    """A walk through a graph, or through a body, for several numbers of rows at once.
+
+    Args:
+        views: the graph as it is, and with each of the numbers of rows, `_PRIMES`.
+        inputs: see `rows_of`.
+        bags: lookups that are understood as a whole, by their outputs.
+        repeats: see `rows_of`.
+        bodies: of the functions of branches and loops.
+    """
+
+    def __init__(
+        self,
+        views: Sequence[GraphView],
+        inputs: Mapping[Tensor, Fact],
+        bags: Mapping[Tensor, Bags],
+        repeats: Callable[[Node], bool],
+        bodies: Bodies,
+    ) -> None:
+        self._view, *self._numbered = views
+        self._views, self._inputs, self._bags = views, inputs, bags
+        self._repeats, self._bodies = repeats, bodies
+        self._facts: dict[Tensor, Fact] = {}
+
+    def facts_of(self, order: Sequence[str]) -> dict[Tensor, Fact]:
+        """Returns the facts of the results of nodes, which come behind what they read."""
+        for name in order:
+            tensor = Tensor(name)
+            if tensor in self._bags:
+                self._facts[tensor] = _of_bags(self._bags[tensor], self._facts)
+            else:
+                self._facts |= {Tensor(name, k): fact for k, fact in enumerate(self._of(name))}
+        return self._facts
+
+    def _of(self, name: str) -> list[Fact]:
+        """Returns the facts of a node's results; of what sizes of other numbers change, none."""
+        op, tensor = self._view.op(name), Tensor(name)
+        if op in BRANCHES or op in LOOPS:
+            found = self._of_control(name)
+        else:
+            first, second = (
+                self._with(view, prime, name)
+                for view, prime in zip(self._numbered, _PRIMES, strict=True)
+            )
+            found = [
+                a if a == b else _unsure(Tensor(name)) for a, b in zip(first, second, strict=True)
+            ]
+        found = [self._inputs.get(Tensor(name, k), fact) for k, fact in enumerate(found)]
+        if len(found) == 1 and found[0].kind is Kind.SIZES and _is_fixed(self._view, tensor):
+            return [CONSTANT]
+        for k, fact in enumerate(found):
+            if fact.kind is Kind.ROWS and fact.shape:
+                self._set_shape(Tensor(name, k), fact)
+                found[k] = replace(fact, shape=())
+        return found
+
+    def _with(self, view: GraphView, batch: int, name: str) -> list[Fact]:
+        """Returns the facts of a node's results by the graph of one number of rows."""
+        operands = [self._facts.get(one, CONSTANT) for one in self._view.inputs(name)]
+        count = self._output_count(name)
+        node = Node(view, unshaped(view, name))
+        found = self._inputs.get(Tensor(name)) or _of_node(
+            Operands(node, operands, batch, self._facts)
+        )
+        if isinstance(found, Fact) and found.kind is Kind.ROWS and self._repeats(node):
             found = replace(found, side=found.side | Side.CANDIDATE)
         several = [found] * count if isinstance(found, Fact) else [*found]
-        several += several[-1:] * (count - len(several))
-        several = [inputs.get(Tensor(name, k), fact) for k, fact in enumerate(several)]
-        if count == 1 and several[0].kind is Kind.SIZES and _is_fixed(view, tensor):
-            several = [CONSTANT]
-        facts |= {Tensor(name, index): fact for index, fact in enumerate(several)}
-    return facts
+        return several + several[-1:] * (count - len(several))
+
+    def _output_count(self, name: str) -> int:
+        return max(len(self._view.signatures.outputs(self._view.nodes[name]) or ()), 1)
+
+    def _set_shape(self, tensor: Tensor, fact: Fact) -> None:
+        """Says what shape a tensor has that was read of a list."""
+        for view, prime in zip(self._numbered, _PRIMES, strict=True):
+            size = prime * fact.blocks * fact.factor or None
+            shape = tuple(size if k == fact.axis else n for k, n in enumerate(fact.shape))
+            _record_shape(view, tensor, shape)
+
+    def _of_control(self, name: str) -> list[Fact]:
+        """Returns the facts of the results of a branch or a loop, whose bodies are followed."""
+        inputs, count = self._view.inputs(name), self._output_count(name)
+        operands = [self._facts.get(one, CONSTANT) for one in inputs]
+        if not any(fact.has_rows for fact in operands):
+            return [CONSTANT] * count
+        try:
+            found = self._followed(name, [self._known(one) for one in inputs])
+        except Mixes as why:
+            return [Fact(Kind.MIXED, joined(operands), reason=str(why), node=name)] * count
+        for k, known in enumerate(found):
+            for view, shape in zip(self._numbered, known.shapes[1:], strict=True):
+                if shape is not None:
+                    _record_shape(view, Tensor(name, k), shape)
+        facts = [known.fact for known in found]
+        return [replace(f, node=name) if f.kind is Kind.MIXED and not f.node else f for f in facts]
+
+    def _followed(self, name: str, given: Sequence[Known]) -> Sequence[Known]:
+        node, op = self._view.nodes[name], self._view.op(name)
+        if op in LOOPS:
+            cond, body = node.attr["cond"].func.name, node.attr["body"].func.name
+            return of_loop(op, (cond, body), given, self._body(body).kept(), self._follow)
+        names = self._bodies.called(node)
+        if op.endswith("If"):
+            names = [node.attr[key].func.name for key in ("then_branch", "else_branch")]
+        if given[0].fact.kind is Kind.MIXED:
+            raise Mixes(f"{op} decides by rows: {given[0].fact.reason}")
+        return of_branches(op, given[0].fact, names, given[1:], self._follow)
+
+    def _known(self, tensor: Tensor) -> Known:
+        """Returns what is known of an operand of a branch or a loop."""
+        fact = self._facts.get(tensor, CONSTANT)
+        is_handle = self._view.dtype(tensor) == types_pb2.DT_RESOURCE
+        shapes = tuple(
+            view.variable_shape(tensor) if is_handle else view.shape(tensor) for view in self._views
+        )
+        values = tuple(
+            view.integers(tensor) if fact.kind in (Kind.CONSTANT, Kind.SIZES) else None
+            for view in self._views
+        )
+        return Known(fact, shapes, values)
+
+    def _body(self, name: str) -> Body:
+        body = self._bodies.body(name)
+        if body is None:
+            raise Mixes(f"function {name} is not understood")
+        return body
+
+    def _follow(self, name: str, arguments: Sequence[Known]) -> list[Known]:
+        """Returns what is known of the results of a function."""
+        body, count = self._body(name), len(_PRIMES) + 1
+        views = [
+            body.sized(
+                self._view.signatures,
+                [one.shapes[k] for one in arguments],
+                [one.values[k] for one in arguments],
+            )
+            for k in range(count)
+        ]
+        inputs = {Tensor(arg): one.fact for arg, one in zip(body.arguments, arguments, strict=True)}
+        walk = _Walk(views, inputs, {}, self._repeats, self._bodies)
+        order = _ordered(views[0], [tensor.node for tensor in body.results])
+        walk.facts_of(order)
+        return [walk._known(tensor) for tensor in body.results]
+
+
+def _record_shape(view: GraphView, tensor: Tensor, shape: Shape) -> None:
+    """Says what shape a tensor has in a graph with a number of rows, before it is asked."""
+    shapes = view.nodes[tensor.node].attr["_output_shapes"].list.shape
+    while len(shapes) <= tensor.index:
+        shapes.add().unknown_rank = True
+    proto = shapes[tensor.index]
+    proto.Clear()
+    proto.SetInParent()
+    for size in shape:
+        proto.dim.add(size=-1 if size is None else size)
 
 
 def _with_rows(shape: Shape, batch: int) -> Shape:
@@ -252,7 +364,7 @@ def _of_node(operands: Operands) -> Fact | Sequence[Fact]:
     node, side = operands.node, operands.side
     if any(node.view.op(value.node) in NEXT_ITERATIONS for value in node.inputs):
         return Fact(Kind.MIXED, side, reason="it is part of a loop", node=node.name)
-    if not any(fact.has_rows for fact in operands.facts):
+    if not any(fact.has_rows for fact in operands.facts) and node.op not in _EMPTY:
         return CONSTANT
     mixed = next((fact for fact in operands.facts if fact.kind is Kind.MIXED), None)
     if mixed is not None:

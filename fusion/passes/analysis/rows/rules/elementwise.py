@@ -14,6 +14,8 @@ from fusion.passes.analysis.rows.rules.registry import rule
 @rule(*UNARY)
 def _unary(operands: Operands) -> Fact:
     fact, op = operands.facts[0], operands.node.op
+    if fact.kind is Kind.LIST and op in ("Identity", "Snapshot"):
+        return fact
     if fact.kind in (Kind.INDICES, Kind.SPLITS, Kind.ROW_NUMBERS, Kind.SPARSE_SHAPE):
         if op in ("Identity", "Snapshot", "StopGradient", "Cast"):
             return fact
