@@ -112,6 +112,8 @@ def _write(graph: NewGraph, name: str) -> None:
         return
     elif fact.side is Side.REQUEST or fact.kind is not Kind.ROWS:
         graph.copy(name, fact.side)
+        if graph.fills and tensor in graph.inputs and fact.side is Side.REQUEST:
+            graph.fill(name)
         if graph.copies > 1 and tensor in graph.inputs:
             graph.write_twice(name)
     elif not _is_met(graph, Node(graph.view, name)):
