@@ -185,8 +185,14 @@ def _masked(whole: tf.Tensor, mask: tf.Tensor, columns: int, rows: Any = -1) -> 
     return tf.reshape(tf.boolean_mask(whole, mask), tf.stack([rows, columns]))
 
 
+def _taken(flat: tf.Tensor, mask: tf.Tensor, columns: int) -> tf.Tensor:
+    places = tf.squeeze(tf.where(tf.reshape(mask, [-1])), [1])
+    return tf.reshape(tf.gather(flat, places), [-1, columns])
+
+
 _keeps(
     "Where",
+    lambda a, b: _taken(tf.reshape(a.y, [-1]), _triangle(a), 9),
     lambda a, b: _masked(a.y * b.y, _triangle(a), 9, _rows(a)),
     lambda a, b: _masked(a.y, _triangle(b), 9),
     lambda a, b: _masked(a.y, tf.ones_like(b.y) - _triangle(b), 3),
@@ -203,7 +209,10 @@ _mixes(
         tf.gather(tf.reshape(a.y, [-1]), tf.where(tf.reshape(_triangle(a), [-1]))[::-1, 0]),
         [-1, 9],
     ),
-    lambda a, b: tf.gather(tf.reshape(a.x, [-1]), tf.where(tf.reshape(_triangle(a), [-1]))[:, 0]),
+    lambda a, b: _taken(tf.reshape(a.x, [-1]), _triangle(a), 9),
+    lambda a, b: _taken(tf.reshape(a.y, [-1, 2]), _triangle(a), 9),
+    lambda a, b: _taken(tf.reshape(_turned(a.y), [-1]), _triangle(a), 9),
+    lambda a, b: _taken(tf.tile(tf.reshape(a.y, [-1]), [2]), _triangle(a), 9),
     lambda a, b: _masked(a.y, _triangle(a) * a.y, 9, _rows(a)),
     lambda a, b: _masked(a.y, tf.linalg.band_part(tf.ones_like(a.y), tf.size(a.n), -1), 9),
 )

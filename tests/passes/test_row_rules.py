@@ -153,9 +153,20 @@ def test_an_odd_graph_is_refused_or_has_the_original_s_numbers(name: str, sides:
 #: Tensors as wide as the widest row of all, and what that width changes.
 WIDE: dict[str, Case] = {
     "counts of ids": lambda a, b: mean(tf.math.bincount(a.m, axis=-1, dtype=tf.float32)) * b.x,
+    "steps": lambda a, b: grown(a) * b.x,
     "ragged": lambda a, b: mean(ragged(a).to_tensor(0)) * b.x,
     "sparse": lambda a, b: mean(tf.sparse.to_dense(tf.SparseTensor(*a.parsed[0:6:2]))) * b.x,
 }
+
+
+def grown(side: Inputs) -> tf.Tensor:
+    """A loop of as many steps as the widest row has entries."""
+    x, _ = side.x, side.example  # inputs are made in front of the loop
+
+    def is_below(step: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
+        return step < tf.shape(ragged(side).to_tensor(0))[1]
+
+    return tf.while_loop(is_below, lambda step, y: (step + 1, y * 1.1), [0, x])[1]
 
 
 def mean(wide: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,9 @@ tensor is as wide as the original's, and what follows from its width is the same
 
 from __future__ import annotations
 
-from tensorflow.core.framework import types_pb2
+from collections.abc import Iterable
+
+from tensorflow.core.framework import function_pb2, types_pb2
 
 from fusion.passes.analysis.rows.facts import Kind, Side
 from fusion.passes.analysis.rows.walk import RowFacts
@@ -18,8 +20,18 @@ _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 _WIDE_AS_ROWS = frozenset({"RaggedTensorToTensor", "SparseToDense", "DenseBincount"})
 
 
-def has_width_of_requests(view: GraphView, facts: RowFacts) -> bool:
-    """Whether a tensor of requests is as wide as the rows of all requests say."""
+def has_width_of_requests(
+    view: GraphView, facts: RowFacts, functions: Iterable[function_pb2.FunctionDef]
+) -> bool:
+    """Whether a tensor of requests is as wide as the rows of all requests say.
+
+    Args:
+        view: the graph.
+        facts: of its rows.
+        functions: those that its loops and branches call, in which any such op will do.
+    """
+    if any(node.op in _WIDE_AS_ROWS for function in functions for node in function.node_def):
+        return True
     return any(
         view.op(name) in _WIDE_AS_ROWS and _has_open_width(facts, Tensor(name))
         for name in facts.order

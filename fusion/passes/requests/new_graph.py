@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import function_pb2, types_pb2
 
 from fusion.passes.analysis.rows.control import BRANCHES, LOOPS
 from fusion.passes.analysis.rows.facts import Fact, Kind, Side
@@ -66,6 +66,7 @@ class NewGraph:
         inputs: Mapping[Tensor, Fact],
         counts: str | None,
         exact: bool,
+        functions: Iterable[function_pb2.FunctionDef] = (),
     ) -> None:
         """Takes the graph and what is known of it; see `split_by_request`."""
         self.view, self.exact = view, exact
@@ -81,7 +82,7 @@ class NewGraph:
         self.meetings: dict[str, None] = {}
         self.waits: dict[str, None] = {}
         self.copies = self._row_copies()
-        is_wide = counts is not None and has_width_of_requests(view, facts)
+        is_wide = counts is not None and has_width_of_requests(view, facts, functions)
         of_request = [fact for fact in inputs.values() if fact.side is Side.REQUEST]
         can_fill = all(fact.kind is Kind.ROWS for fact in of_request)
         self.fills, self._needs_candidates = is_wide and can_fill, is_wide and not can_fill

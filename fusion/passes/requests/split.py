@@ -84,7 +84,8 @@ def split_by_request(
                 f"an output has {fact.kind.value}, and no row for each candidate", tensor.node
             )
     try:
-        split = _written(NewGraph(view, facts, inputs, counts, exact), outputs)
+        functions = graph.library.function
+        split = _written(NewGraph(view, facts, inputs, counts, exact, functions), outputs)
     except Refused as refused:
         return refused.why
     split.graph.library.CopyFrom(graph.library)
