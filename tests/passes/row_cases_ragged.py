@@ -185,8 +185,14 @@ def _masked(whole: tf.Tensor, mask: tf.Tensor, columns: int, rows: Any = -1) -> 
     return tf.reshape(tf.boolean_mask(whole, mask), tf.stack([rows, columns]))
 
 
+def _taken(flat: tf.Tensor, mask: tf.Tensor, columns: int) -> tf.Tensor:
+    places = tf.squeeze(tf.where(tf.reshape(mask, [-1])), [1])
+    return tf.reshape(tf.gather(flat, places), [-1, columns])
+
+
 _keeps(
     "Where",
+    lambda a, b: _taken(tf.reshape(a.y, [-1]), _triangle(a), 9),
     lambda a, b: _masked(a.y * b.y, _triangle(a), 9, _rows(a)),
     lambda a, b: _masked(a.y, _triangle(b), 9),
     lambda a, b: _masked(a.y, tf.ones_like(b.y) - _triangle(b), 3),
@@ -203,7 +209,10 @@ _mixes(
         tf.gather(tf.reshape(a.y, [-1]), tf.where(tf.reshape(_triangle(a), [-1]))[::-1, 0]),
         [-1, 9],
     ),
-    lambda a, b: tf.gather(tf.reshape(a.x, [-1]), tf.where(tf.reshape(_triangle(a), [-1]))[:, 0]),
+    lambda a, b: _taken(tf.reshape(a.x, [-1]), _triangle(a), 9),
+    lambda a, b: _taken(tf.reshape(a.y, [-1, 2]), _triangle(a), 9),
+    lambda a, b: _taken(tf.reshape(_turned(a.y), [-1]), _triangle(a), 9),
+    lambda a, b: _taken(tf.tile(tf.reshape(a.y, [-1]), [2]), _triangle(a), 9),
     lambda a, b: _masked(a.y, _triangle(a) * a.y, 9, _rows(a)),
     lambda a, b: _masked(a.y, tf.linalg.band_part(tf.ones_like(a.y), tf.size(a.n), -1), 9),
 )
@@ -222,23 +231,31 @@ def _segments(
     return reduce(data=lengths, segment_ids=others.value_rowids(), num_segments=count(words))
 
 
+Made = Callable[..., tf.Tensor]
+
+
+def _with(made: Made, build: Callable[[Made, Inputs, Inputs], tf.Tensor]) -> Case:
+    return lambda a, b: build(made, a, b)
+
+
 for _name in ("Sum", "Max", "Min", "Prod"):
-    _op, _reduce = f"UnsortedSegment{_name}", getattr(raw, f"UnsortedSegment{_name}")
-    _made = partial(_segments, _reduce)
+    _op = f"UnsortedSegment{_name}"
+    _made = partial(_segments, getattr(raw, _op))
     _keeps(
         _op,
-        lambda a, b, made=_made: made(a, lambda words: words.nrows()),
-        lambda a, b, made=_made: made(a, lambda words: tf.shape(b.x)[0])[:, tf.newaxis] * a.x,
+        _with(_made, lambda made, a, b: made(a, lambda words: words.nrows())),
+        _with(_made, lambda made, a, b: made(a, lambda words: _rows(b))[:, tf.newaxis] * a.x),
     )
     _mixes(
         _op,
-        lambda a, b, made=_made: made(a, lambda words: 2 * words.nrows()),
-        lambda a, b, made=_made: tf.reshape(made(a, lambda words: 2 * tf.shape(a.x)[0]), [2, -1])[
-            0
-        ],
-        lambda a, b, made=_made: made(a, lambda words: words.nrows(), b),
-        lambda a, b, made=_made: made(a, lambda words: 6),
-        lambda a, b, made=_made: made(a, lambda words: tf.cast(tf.reduce_max(a.n), tf.int32) + 6),
+        _with(_made, lambda made, a, b: made(a, lambda words: 2 * words.nrows())),
+        _with(
+            _made,
+            lambda made, a, b: tf.reshape(made(a, lambda words: 2 * _rows(a)), [2, -1])[0],
+        ),
+        _with(_made, lambda made, a, b: made(a, lambda words: words.nrows(), b)),
+        _with(_made, lambda made, a, b: made(a, lambda words: 6)),
+        _with(_made, lambda made, a, b: made(a, lambda words: tf.reduce_max(a.n) + 6)),
     )
 
 

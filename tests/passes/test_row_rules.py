@@ -150,9 +150,47 @@ def test_an_odd_graph_is_refused_or_has_the_original_s_numbers(name: str, sides:
         check_numbers(model, feeds(model, 3, 5), [2, 0, 3], close_numbers)
 
 
+#: Tensors as wide as the widest row of all, and what that width changes.
+WIDE: dict[str, Case] = {
+    "counts of ids": lambda a, b: mean(tf.math.bincount(a.m, axis=-1, dtype=tf.float32)) * b.x,
+    "steps": lambda a, b: grown(a) * b.x,
+    "ragged": lambda a, b: mean(ragged(a).to_tensor(0)) * b.x,
+    "sparse": lambda a, b: mean(tf.sparse.to_dense(tf.SparseTensor(*a.parsed[0:6:2]))) * b.x,
+}
+
+
+def grown(side: Inputs) -> tf.Tensor:
+    """A loop of as many steps as the widest row has entries."""
+    x, _ = side.x, side.example  # inputs are made in front of the loop
+
+    def is_below(step: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
+        return step < tf.shape(ragged(side).to_tensor(0))[1]
+
+    return tf.while_loop(is_below, lambda step, y: (step + 1, y * 1.1), [0, x])[1]
+
+
+def mean(wide: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.cast(wide, tf.float32), 1, keepdims=True)
+
+
+def ragged(side: Inputs) -> tf.RaggedTensor:
+    parsed = side.parsed
+    return tf.RaggedTensor.from_row_splits(parsed[7], parsed[9], validate=False)
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_a_request_without_candidates_makes_no_tensor_wider(name: str) -> None:
+    model = build(WIDE[name])
+    for seed in range(6):
+        for counts in ([2, 0, 3], [0, 0, 2], [0, 2, 0]):
+            feed = feeds(model, len(counts), sum(counts), seed)
+            check_numbers(model, feed, counts, close_numbers)
+
+
 @pytest.mark.parametrize("counts", [[2, 2], [5, -1, 1], [2, 3, 1], [5], [1, 1, 1, 2], []])
-def test_wrong_numbers_of_candidates_are_refused(counts: list[int]) -> None:
-    model = build(lambda a, b: a.x * b.x)
+@pytest.mark.parametrize("name", ["rows", "ragged"])
+def test_wrong_numbers_of_candidates_are_refused(name: str, counts: list[int]) -> None:
+    model = build(WIDE.get(name, lambda a, b: a.x * b.x))
     for exact in (False, True):
         split = model.split(several=True, exact=exact)
         assert isinstance(split, SplitGraph)

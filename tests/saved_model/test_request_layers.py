@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from fusion.saved_model import fuse_saved_model
+from fusion.saved_model import ModelError, fuse_saved_model
 
 ONE, SEVERAL = "serving_default_request", "serving_default_requests"
 COUNTS = "candidates_per_request"
@@ -346,3 +346,39 @@ def test_a_layer_keeps_rows_apart(tmp_path: Path, name: str, library: Any) -> No
             src, dst, target="stock", verify=False, request_inputs=request, exact=exact
         )
         check(src, dst, request, exact)
+
+
+def called(name: str, *args: Any, training: bool = True, **options: Any) -> Build:
+    """Of a layer that is called as in training."""
+
+    def build(k: Any, user: Inputs, item: Inputs) -> Any:
+        both = k.layers.Add()([user.numbers, item.numbers])
+        return meet(k, getattr(k.layers, name)(*args, **options)(both, training=training))
+
+    return build
+
+
+#: What mixes rows, or has no rule, and why it is refused.
+REFUSED: dict[str, tuple[Build, str]] = {
+    "BatchNormalization in training": (called("BatchNormalization"), "Mean goes over the rows"),
+    "Dropout in training": (called("Dropout", 0.5), "there is no rule for "),
+    "GaussianNoise in training": (called("GaussianNoise", 0.5), "there is no rule for "),
+    "Softmax over rows": (layer("Softmax", "numbers", axis=0), "goes over the rows"),
+    "UnitNormalization over rows": (
+        layer("UnitNormalization", "numbers", axis=0),
+        "Sum goes over the rows",
+    ),
+    "TextVectorization of characters": (
+        vocabulary("TextVectorization", split="character"),
+        "ExpandDims has values of a sparse or ragged tensor",
+    ),
+}
+
+
+@pytest.mark.parametrize("library", [keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_layer_that_mixes_rows_is_refused(tmp_path: Path, name: str, library: Any) -> None:
+    build, why = REFUSED[name]
+    request = saved(tmp_path / "src", library, build)
+    with pytest.raises(ModelError, match=f"cannot take a request once: .*{why}"):
+        fuse_saved_model(tmp_path / "src", tmp_path / "dst", request_inputs=request)

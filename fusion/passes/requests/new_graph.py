@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import function_pb2, types_pb2
 
 from fusion.passes.analysis.rows.control import BRANCHES, LOOPS
 from fusion.passes.analysis.rows.facts import Fact, Kind, Side
@@ -17,6 +17,7 @@ from fusion.passes.graph.values import Node
 from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.requests.bits import depends_on_one_row
+from fusion.passes.requests.fillers import has_width_of_requests, rows_with_candidates
 from fusion.passes.requests.values import (
     ROWS,
     UNKNOWN,
@@ -55,6 +56,7 @@ class NewGraph:
         parts: of what tensors are made that are not written yet.
         meetings: the tensors of requests that are repeated.
         waits: what all outputs wait for.
+        fills: whether requests without candidates get the rows of others.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class NewGraph:
         inputs: Mapping[Tensor, Fact],
         counts: str | None,
         exact: bool,
+        functions: Iterable[function_pb2.FunctionDef] = (),
     ) -> None:
         """Takes the graph and what is known of it; see `split_by_request`."""
         self.view, self.exact = view, exact
@@ -79,6 +82,13 @@ class NewGraph:
         self.meetings: dict[str, None] = {}
         self.waits: dict[str, None] = {}
         self.copies = self._row_copies()
+        is_wide = counts is not None and has_width_of_requests(view, facts, functions)
+        of_request = [fact for fact in inputs.values() if fact.side is Side.REQUEST]
+        can_fill = all(fact.kind is Kind.ROWS for fact in of_request)
+        self.fills, self._needs_candidates = is_wide and can_fill, is_wide and not can_fill
+        self._raw: tuple[Tensor, int] | None = None
+        self._counts_input: Tensor | None = None
+        self._fillers: Tensor | None = None
 
     # What is known of the original graph
 
@@ -189,6 +199,39 @@ class NewGraph:
         own = Tensor(self._done[name, Side.REQUEST])
         twice = self.writer.concat(f"{name}/twice", [own, own], 0, dtype)
         self._done[name, Side.REQUEST] = twice.node
+
+    def fill(self, name: str) -> None:
+        """Lets requests without candidates have the rows of others, see `fillers`."""
+        own, dtype = Tensor(self._done[name, Side.REQUEST]), self.dtype(Tensor(name))
+        if self._fillers is None:
+            self._fillers = rows_with_candidates(self.writer, self._read_counts())
+        self._raw = (own, dtype)
+        filled = self.writer.gather(f"{name}/filled", own, self._fillers, 0, dtype)
+        self._done[name, Side.REQUEST] = filled.node
+
+    def _read_counts(self) -> Tensor:
+        """Writes the input of the number of candidates of each request."""
+        assert self._counts is not None
+        if self._counts_input is None:
+            node = self.writer.graph.node.add(name=self._counts, op="Placeholder")
+            node.attr["dtype"].type = _INT64
+            node.attr["shape"].shape.dim.add(size=-1)
+            self._counts_input = Tensor(self._counts)
+        return self._counts_input
+
+    def _request_count(self, scope: str) -> Tensor:
+        """Returns int64, how many requests there are."""
+        write = self.writer
+        if self._raw is not None:
+            sizes = write.sizes(scope, *self._raw, _INT64)
+            own = write.part(scope, sizes, 0, 1, _INT64)
+            return write.add(scope, "Squeeze", (own,), {"T": _INT64})
+        own = self._row_count(Side.REQUEST, _INT64)
+        requests = write.add(scope, "Squeeze", (own,), {"T": _INT64})
+        if self.copies > 1:
+            copies = write.constant(self.copies, "int64")
+            requests = write.add(scope, "FloorDiv", (requests, copies), {"T": _INT64})
+        return requests
 
     def _row_copies(self) -> int:
         """Returns how often the rows of requests are there: twice for bits of long products."""
@@ -569,10 +612,7 @@ class NewGraph:
     def _by_counts(self, name: str, count: Tensor) -> Tensor:
         """Returns the number of the request of each candidate from how many each request has."""
         write = self.writer
-        node = write.graph.node.add(name=name, op="Placeholder")
-        node.attr["dtype"].type = _INT64
-        node.attr["shape"].shape.dim.add(size=-1)
-        counts, scope = Tensor(name), "request/candidates"
+        counts, scope = self._read_counts(), "request/candidates"
         scalar = write.add(scope, "Squeeze", (count,), {"T": _INT64})
         integers = {"T": _INT64, "Tidx": _INT32}
         total = write.add(
@@ -580,22 +620,19 @@ class NewGraph:
         )
         zero, one = write.constant(0, "int64"), write.constant(1, "int64")
         fits = write.add(scope, "Equal", (total, scalar), {"T": _INT64})
-        requests = write.add(
-            scope, "Squeeze", (self._row_count(Side.REQUEST, _INT64),), {"T": _INT64}
-        )
-        if self.copies > 1:
-            copies = write.constant(self.copies, "int64")
-            requests = write.add(scope, "FloorDiv", (requests, copies), {"T": _INT64})
+        requests = self._request_count(scope)
         size = write.add(scope, "Size", (counts,), {"T": _INT64, "out_type": _INT64})
         one_each = write.add(scope, "Equal", (size, requests), {"T": _INT64})
         fits = write.add(scope, "LogicalAnd", (fits, one_each), {})
-        least = write.add(scope, "GreaterEqual", (counts, zero), {"T": _INT64})
+        compare = "Greater" if self._needs_candidates else "GreaterEqual"
+        least = write.add(scope, compare, (counts, zero), {"T": _INT64})
         none_below = write.add(
             scope, "All", (least, write.constant([0])), {"Tidx": _INT32}, {"keep_dims": False}
         )
         right = write.add(scope, "LogicalAnd", (fits, none_below), {})
         text = write.text(
-            f"{name} has to have a number for each request, not below 0, and to add up to the "
+            f"{name} has to have a number for each request, not below "
+            f"{int(self._needs_candidates)}, and to add up to the "
             f"number of candidates; {name}, candidates, requests:"
         )
         check = write.add(

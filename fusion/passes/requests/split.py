@@ -84,7 +84,8 @@ def split_by_request(
                 f"an output has {fact.kind.value}, and no row for each candidate", tensor.node
             )
     try:
-        split = _written(NewGraph(view, facts, inputs, counts, exact), outputs)
+        functions = graph.library.function
+        split = _written(NewGraph(view, facts, inputs, counts, exact, functions), outputs)
     except Refused as refused:
         return refused.why
     split.graph.library.CopyFrom(graph.library)
@@ -112,6 +113,8 @@ def _write(graph: NewGraph, name: str) -> None:
         return
     elif fact.side is Side.REQUEST or fact.kind is not Kind.ROWS:
         graph.copy(name, fact.side)
+        if graph.fills and tensor in graph.inputs and fact.side is Side.REQUEST:
+            graph.fill(name)
         if graph.copies > 1 and tensor in graph.inputs:
             graph.write_twice(name)
     elif not _is_met(graph, Node(graph.view, name)):
