@@ -196,21 +196,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "rows",
     ),
     "fusion.passes.analysis.rows": (
-        *(
-            "counts",
-            "facts",
-            "elementwise",
-            "operands",
-            "rules",
-            "sizes",
-            "bodies",
-            "control",
-            "walk",
-        ),
+        *("counts", "facts", "elementwise", "operands", "row_masks", "rules", "sizes", "widths"),
+        *("bodies", "control", "walk"),
     ),
     "fusion.passes.requests": (
-        *("bags", "bits", "parsers", "writer", "example_lists", "values", "new_graph"),
-        *("meetings", "split"),
+        *("bags", "partitions", "bits", "parsers", "writer", "example_lists", "fillers"),
+        *("values", "new_graph", "meetings", "split"),
     ),
     "fusion.saved_model.requests": (
         *("captures", "functions", "objects", "signatures", "request_signatures", "repeats"),

@@ -61,6 +61,7 @@ _BEHAVIOUR: Sizes = {
 }
 _SESSIONS: Sizes = {
     **{f"sess_{s}_item{k}": ((_SESSION,), True) for s in range(2) for k in range(2)},
+    "sess_length": ((1,), True),
 }
 
 
@@ -72,7 +73,7 @@ def _columns(inputs: Sizes, groups: int = 1) -> list[Any]:
     for number, (name, ((size,), is_id)) in enumerate(inputs.items()):
         own = name.split("_")[-1] if "_item" in name else name
         group = f"group{number % groups}" if groups > 1 else "default_group"
-        if name == "seq_length":
+        if name.endswith("_length"):
             continue
         if not is_id:
             found.append(DenseFeat(name, size))
@@ -279,7 +280,7 @@ def _drawn(ranking: Ranking, candidates: int) -> tuple[Arrays, Arrays]:
     rng, once = np.random.default_rng(1), Arrays()
     for name, (shape, is_id) in ranking.inputs.items():
         sizes = (1 if name.startswith(_OF_REQUEST) else candidates, *shape)
-        most = _HISTORY if name == "seq_length" else _ROWS
+        most = {"seq_length": _HISTORY, "sess_length": 3}.get(name, _ROWS)
         once[name] = (
             rng.integers(1, most, sizes) if is_id else rng.normal(size=sizes).astype(np.float32)
         )
