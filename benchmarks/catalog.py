@@ -72,9 +72,9 @@ def _clients(name: str, library: str, models: tuple[str, ...], **environment: An
 
 #: All of DeepCTR's models but DIEN, which needs graphs of TensorFlow 1; then TFRS's.
 _RANKINGS = (
-    *("AFM", "AutoInt", "BST", "CCPM", "DCN", "DCNMix", "DeepFEFM", "DeepFM", "DIFM", "DIN"),
-    *("DSIN", "EDCN", "ESMM", "FGCNN", "FiBiNET", "FLEN", "FNN", "FwFM", "IFM", "MLR", "MMOE"),
-    *("NFM", "ONN", "PLE", "PNN", "SharedBottom", "WDL", "xDeepFM"),
+    *("AutoInt", "DCN", "DCNMix", "DeepFEFM", "DeepFM", "DIFM", "ESMM", "FiBiNET", "FNN", "FwFM"),
+    *("IFM", "MLR", "MMOE", "NFM", "ONN", "PLE", "PNN", "SharedBottom", "WDL", "xDeepFM"),
+    *("AFM", "CCPM", "EDCN", "FGCNN", "FLEN", "DIN", "BST", "DSIN"),
     *("two towers", "Cross", "DotInteraction", "DotInteraction, itself too"),
 )
 
