@@ -201,6 +201,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "fusion.passes.requests": (
         *("bags", "partitions", "bits", "parsers", "writer", "example_lists", "fillers"),
+        *("row_symbols",),
         *("values", "new_graph", "meetings", "split"),
     ),
     "fusion.saved_model.requests": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import tensorflow as tf
 
@@ -30,6 +32,10 @@ def test_other_outputs_are_an_error() -> None:
 
 
 def test_the_lists_of_models_are_whole() -> None:
-    built = {"requests": MODELS, "clients-requests": DEEPCTR, "clients-requests-keras3": KERAS_RS}
+    built: dict[str, Mapping[str, object]] = {
+        "requests": MODELS,
+        "clients-requests": DEEPCTR,
+        "clients-requests-keras3": KERAS_RS,
+    }
     for name, models in built.items():
         assert CASES[name].options["model"] == tuple(models)

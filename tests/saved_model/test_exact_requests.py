@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -73,6 +75,50 @@ def test_a_product_and_its_activation_stay_together(tmp_path: Path) -> None:
     counts = tf.constant([40], tf.int64)
     several = signatures[SEVERAL](**given, candidates_per_request=counts)["score"]
     np.testing.assert_array_equal(several, wanted)
+
+
+def normalised(x: Any) -> Any:
+    return keras.layers.LayerNormalization()(keras.layers.Dense(DIM)(x))
+
+
+def normalised_sum(x: Any) -> Any:
+    return keras.layers.LayerNormalization()(x + keras.layers.Dense(DIM)(x))
+
+
+def gelu(x: Any) -> Any:
+    return keras.layers.Dense(DIM, "gelu")(x)
+
+
+def approximate_gelu(x: Any) -> Any:
+    return keras.ops.gelu(keras.layers.Dense(DIM)(x), approximate=True)
+
+
+def swish(x: Any) -> Any:
+    return keras.layers.Dense(DIM, "swish")(x)
+
+
+LAYERS = [normalised, normalised_sum, gelu, approximate_gelu, swish]
+
+
+@pytest.mark.parametrize("make", LAYERS, ids=lambda make: make.__name__)
+def test_what_is_made_of_layers_has_the_original_s_bits(
+    make: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    inputs = {name: keras.Input((DIM,), name=name) for name in ("user", "age", "item")}
+    user, age, item = inputs.values()
+    joined = keras.layers.Concatenate()([make(user), make(item), age, make(user * item)])
+    model = keras.Model(inputs, keras.layers.Dense(2)(joined))
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
+    model.export(str(tmp_path / "stock"), verbose=False)
+    # It is compared with the original there, by functions and by Sessions.
+    fuse_saved_model(
+        tmp_path / "stock",
+        tmp_path / "ranked",
+        target="stock",
+        request_inputs=["user", "age"],
+        exact=True,
+    )
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorflow.core.framework import types_pb2
 
-from fusion.passes.graph.values import Node
+from fusion.passes.graph.values import Node, Value
 from fusion.passes.graph.view import GraphView
 
 #: TensorFlow computes most elements of a tensor in vectors and its last ones one by one, of these
@@ -25,9 +25,9 @@ _FLOATS = frozenset(
 )
 
 #: Activations of other code where TensorFlow's optimizer has made them a part of a product.
-_ACTIVATIONS = frozenset({"Elu", "Erf", "Erfc", "Sigmoid", "Tanh"})
+_ACTIVATIONS = frozenset({"Elu", "Erf", "Erfc", "Pow", "Sigmoid", "Tanh"})
 #: What may be between a product and its activation.
-_BETWEEN = frozenset({"Add", "AddV2", "BiasAdd", "Identity", "Mul"})
+_BETWEEN = frozenset({"Add", "AddV2", "BiasAdd", "Div", "Identity", "Mul", "Neg", "RealDiv"})
 _MOST_BETWEEN = 4
 
 #: TensorFlow multiplies up to so many columns in one block, and one row as any.
@@ -56,16 +56,24 @@ def depends_on_one_row(node: Node) -> bool:
 
 
 def fused_with_position(view: GraphView) -> set[str]:
-    """Returns products whose activation depends on the position, and what is between the two.
+    """Returns products, and what is between them and what depends on the position behind them.
 
-    TensorFlow's optimizer makes one op of them if they follow each other, whose bits are others.
+    TensorFlow's optimizer makes one op of a product and its activation, or of a product and what is
+    added to it, if they follow each other. Its bits are others, and depend on the number of rows.
     """
     found = set[str]()
     for name in view.nodes:
         node = Node(view, name)
         if node.op in _ACTIVATIONS and depends_on_position(node):
             found |= _up_to_product(node.input(0).producer)
+        elif node.op in ("Add", "AddV2") and all(map(_is_matrix, node.inputs)):
+            found = found.union(*(_up_to_product(value.producer) for value in node.inputs))
     return found
+
+
+def _is_matrix(value: Value) -> bool:
+    """Whether it may have more than one axis, as a bias has not."""
+    return value.shape is None or len(value.shape) > 1
 
 
 def _up_to_product(node: Node, most: int = _MOST_BETWEEN) -> set[str]:

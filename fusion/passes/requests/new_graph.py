@@ -18,6 +18,7 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.requests.bits import depends_on_one_row
 from fusion.passes.requests.fillers import has_width_of_requests, rows_with_candidates
+from fusion.passes.requests.row_symbols import row_symbols
 from fusion.passes.requests.values import (
     ROWS,
     UNKNOWN,
@@ -77,7 +78,8 @@ class NewGraph:
         self._whole: dict[Tensor, Tensor] = {}
         self._gathered: dict[Tensor, Tensor] = {}
         self._numbers: dict[Side, Tensor] = {}
-        self._request: Tensor | None = None
+        self._request: dict[str, Tensor] = {}
+        self._symbols = row_symbols(view, facts) if exact else {}
         self._check_of_one: str | None = None
         self.meetings: dict[str, None] = {}
         self.waits: dict[str, None] = {}
@@ -242,9 +244,10 @@ class NewGraph:
 
     def _is_long_product(self, name: str) -> bool:
         """Whether there may be a product of a request whose bits are others for one row."""
-        is_of_request = self.node_fact(name).side is Side.REQUEST
-        has_body = self.view.op(name) in BRANCHES | LOOPS
-        return is_of_request and (has_body or depends_on_one_row(Node(self.facts.sized, name)))
+        if self.node_fact(name).side is not Side.REQUEST:
+            return False
+        node = Node(self.facts.sized, name)
+        return node.op in BRANCHES | LOOPS or depends_on_one_row(node)
 
     def awaited(self, name: str) -> str:
         """Returns the node that stands for one that others wait for."""
@@ -375,7 +378,7 @@ class NewGraph:
     @property
     def is_one_request(self) -> bool:
         """Whether there is one row of a request, which is broadcast."""
-        return self._counts is None and self.copies == 1
+        return self._counts is None and not self.exact
 
     def repeated(self, new: Tensor, sizes: Sizes, layout: tuple[int, int], like: Tensor) -> Tensor:
         """Returns a tensor of requests for candidates.
@@ -392,7 +395,7 @@ class NewGraph:
 
     def _repeated(self, new: Tensor, sizes: Sizes, layout: tuple[int, int], like: Tensor) -> Tensor:
         dtype, name = self.dtype(like), f"{new.node}/repeated"
-        write, request, axis = self.writer, self.request_of_candidates(), sizes.index(ROWS)
+        write, request, axis = self.writer, self.request_of_candidates(like), sizes.index(ROWS)
         if self._counts is None:
             new = self.of_one_request(new, sizes, layout, like)
         if layout == (1, 1):
@@ -597,17 +600,39 @@ class NewGraph:
         side = self.fact(tensor).side
         return Tensor(self._done[tensor.node, side], tensor.index)
 
-    def request_of_candidates(self) -> Tensor:
-        """Returns int64 [candidates], the number of the request that each of them is of."""
-        if self._request is None:
-            write, count = self.writer, self._row_count(Side.CANDIDATE, _INT64)
-            if self._counts is None:
-                zero = write.constant(0, "int64")
-                types = {"T": _INT64, "index_type": _INT64}
-                self._request = write.add("request/number", "Fill", (count, zero), types)
-            else:
-                self._request = self._by_counts(self._counts, count)
-        return self._request
+    def request_of_candidates(self, like: Tensor | None = None) -> Tensor:
+        """Returns int64 [candidates], the number of the request that each of them is of.
+
+        Args:
+            like: what is repeated, of the original graph: if bits count, tensors that may have
+                other numbers of rows there get other numbers, which are equal.
+        """
+        symbol = "" if like is None else self._symbols.get(like, "")
+        if symbol not in self._request:
+            self._request[symbol] = self._numbers_of_requests(symbol)
+        return self._request[symbol]
+
+    def _numbers_of_requests(self, symbol: str) -> Tensor:
+        write, count = self.writer, self._row_count(Side.CANDIDATE, _INT64)
+        if symbol:
+            return self._other_numbers(len(self._request), count)
+        if self._counts is not None:
+            return self._by_counts(self._counts, count)
+        types = {"T": _INT64, "index_type": _INT64}
+        return write.add("request/number", "Fill", (count, write.constant(0, "int64")), types)
+
+    def _other_numbers(self, number: int, count: Tensor) -> Tensor:
+        """Writes numbers of requests whose count no optimizer can compare with other sizes."""
+        write, scope, types = self.writer, "request/number", {"T": _INT64}
+        first = write.constant(number, "int64")
+        scalar = write.add(scope, "Squeeze", (count,), types)
+        end = write.add(scope, "AddV2", (scalar, first), types)
+        places = (first, end, write.constant(1, "int64"))
+        found = write.add(scope, "Range", places, {"Tidx": _INT64})
+        if self._counts is None:
+            return write.add(scope, "ZerosLike", (found,), types)
+        own = write.add(scope, "Sub", (found, first), types)
+        return write.gather(scope, self.request_of_candidates(), own, 0, _INT64)
 
     def _by_counts(self, name: str, count: Tensor) -> Tensor:
         """Returns the number of the request of each candidate from how many each request has."""
