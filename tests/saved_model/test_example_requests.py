@@ -302,6 +302,35 @@ def test_a_signature_of_tensors_takes_no_lists(tmp_path: Path) -> None:
     assert LISTS not in infos_of(tmp_path / "dst")
 
 
+def test_a_request_without_candidates_makes_no_list_longer(tmp_path: Path) -> None:
+    """What `FixedLenSequenceFeature` pads is as wide as the original's, which no such row is in."""
+    asked = {
+        "steps": tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True),
+        "item": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "examples")])
+    def serve(examples: tf.Tensor) -> dict[str, tf.Tensor]:
+        found = tf.io.parse_example(examples, asked)
+        steps = tf.cast(found["steps"], tf.float32)
+        return {"score": tf.reduce_mean(steps, 1) * tf.cast(found["item"], tf.float32)}
+
+    tf.saved_model.save(tf.Module(), str(tmp_path / "stock"), {"serving_default": serve})
+    fuse_saved_model(tmp_path / "stock", tmp_path / "ranked", "stock", request_inputs=["steps"])
+    signatures = tf.saved_model.load(str(tmp_path / "ranked")).signatures
+    steps = ([1, 2], [3] * 5)
+    users = [example({"steps": own}) for own in steps]
+    items = [example({"item": [k]}) for k in range(3)]
+    both = [example({"steps": steps[0], "item": [k]}) for k in range(3)]
+    wanted = signatures["serving_default"](examples=tf.constant(both))["score"]
+    got = signatures["serving_default_requests"](
+        user_examples=tf.constant(users),
+        candidate_examples=tf.constant(items),
+        candidates_per_request=tf.constant([3, 0], tf.int64),
+    )["score"]
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
 def of_one(examples: tf.Tensor) -> dict[str, Any]:
     """Parsed one by one: of the first Example alone."""
     dense = {"user": tf.constant([3], tf.int64), "item": tf.constant([1], tf.int64)}

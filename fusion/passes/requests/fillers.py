@@ -17,7 +17,9 @@ from fusion.passes.graph.view import GraphView
 from fusion.passes.requests.writer import Writer
 
 _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
-_WIDE_AS_ROWS = frozenset({"RaggedTensorToTensor", "SparseToDense", "DenseBincount"})
+_WIDE_AS_ROWS = frozenset(
+    {"RaggedTensorToTensor", "SparseToDense", "DenseBincount", "ParseExample", "ParseExampleV2"}
+)
 
 
 def has_width_of_requests(
@@ -33,8 +35,9 @@ def has_width_of_requests(
     if any(node.op in _WIDE_AS_ROWS for function in functions for node in function.node_def):
         return True
     return any(
-        view.op(name) in _WIDE_AS_ROWS and _has_open_width(facts, Tensor(name))
-        for name in facts.order
+        _has_open_width(facts, tensor)
+        for tensor in facts.facts
+        if view.op(tensor.node) in _WIDE_AS_ROWS
     )
 
 
