@@ -18,7 +18,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2, types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from fusion.saved_model.inputs.composites import Composite, composite_arguments
-from fusion.saved_model.inputs.constraints import Key, Role
+from fusion.saved_model.inputs.constraints import Extent, Key, Role
 from fusion.saved_model.inputs.dataflow import input_meaning
 
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
@@ -121,7 +121,7 @@ class CompositeFinder:
     ) -> Iterator[Composite]:
         """Yields the composite tensors of a function that the object graph does not describe."""
         names = [_given_name(function, index) for index in range(len(keys))]
-        index, roles = 0, None
+        index, splits = 0, None
         while index < len(keys):
             run = 1
             while index + run < len(keys) and names[index + run] == names[index] != b"":
@@ -132,26 +132,36 @@ class CompositeFinder:
                     yield Composite(True, (index, index + 1, index + 2))
                     index += 3
                     continue
-                if roles is None:
-                    roles = self._splits(infos)
+                if splits is None:
+                    splits = self._splits(infos)
                 count = 1
-                while count < run and own[count] in roles:
+                while count < run and own[count] in splits:
                     count += 1
-                if count > 1 and own[0] not in roles:
+                if count > 1 and own[0] not in splits and _is_of(own[:count], splits):
                     yield Composite(False, tuple(range(index, index + count)))
                     index += count
                     continue
             index += 1
 
-    def _splits(self, infos: Mapping[str, meta_graph_pb2.TensorInfo]) -> set[str]:
-        """Returns the inputs that the graph uses as row splits."""
+    def _splits(self, infos: Mapping[str, meta_graph_pb2.TensorInfo]) -> dict[str, set[str]]:
+        """Returns the inputs that the graph uses as row splits, and of which inputs, if it says."""
         tensors = {key: info.name for key, info in infos.items()}
         graph = graph_pb2.GraphDef()
         graph.CopyFrom(self._meta.graph_def)  # reading an attr that a node does not have adds it
-        meaning = input_meaning(graph, tensors, self._composites, known=[*tensors])
-        roles = meaning.constraints.roles
+        found = input_meaning(graph, tensors, self._composites, known=[*tensors]).constraints
         integers = {key for key, info in infos.items() if info.dtype in (_INT32, _INT64)}
-        return {key for key in integers if roles.get(Key(key)) is Role.SPLITS}
+        splits = {key for key in integers if found.roles.get(Key(key)) is Role.SPLITS}
+        return {
+            key: {one.key.input for one in found.links.get(Extent(Key(key), is_inside=True), ())}
+            for key in splits
+        }
+
+
+def _is_of(parts: Sequence[str | None], splits: Mapping[str, set[str]]) -> bool:
+    """Whether nothing says that the splits are of other inputs than those next to them."""
+    inner = [*parts[2:], parts[0]]
+    both = zip(parts[1:], inner, strict=True)
+    return all(not splits[own or ""] or of in splits[own or ""] for own, of in both)
 
 
 def _given_name(function: function_pb2.FunctionDef, index: int) -> bytes:
