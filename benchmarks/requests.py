@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from tensorflow.python.framework import convert_to_constants
 
+from benchmarks.calls import Arrays, Call, Held, call_of, deviation, held, hold
 from benchmarks.case import Key, Row, Value
 from benchmarks.measure import calls_in_turns, milliseconds, ratios
+from benchmarks.request_bound import own_part
 from benchmarks.request_models import MODELS, Model
 from fusion.saved_model import fuse_saved_model
-
-#: What outputs may differ by, as a share of the largest.
-_ROUNDING = 1e-5
 
 TENSORS, EXAMPLES = "tensors", "Examples"
 _ORIGINAL, _ONE, _SEVERAL = (f"serving_default{end}" for end in ("", "_request", "_requests"))
 _COUNTS = "candidates_per_request"
 _OUTPUT = "scores"
 
-Arrays = Mapping[str, npt.NDArray[Any]]
-Call = Callable[[], tf.Tensor]
-
 
 def measure(
     model: str, inputs: str, target: str, candidates: str, rows: int, seconds: float
 ) -> Iterator[Row]:
     """Yields milliseconds of each signature, and how many times as fast those of requests are.
-
-    Inputs are variables, so that no call from Python has 29 tensors.
 
     Args:
         model: its name.
@@ -46,61 +39,46 @@ def measure(
     """
     built = MODELS[model](rows)
     of_request = [name for name in built.inputs if name.startswith("user")]
+    numbers = [*map(int, candidates.split(","))]
+    batches = [_batch(built, of_request, count, inputs) for count in numbers]
     with tempfile.TemporaryDirectory() as folder:
         source, rewritten = Path(folder) / "source", Path(folder) / "rewritten"
         _save(built, source, inputs)
-        fuse_saved_model(source, rewritten, target, request_inputs=of_request)
+        # All outputs are compared here.
+        fuse_saved_model(source, rewritten, target, verify=False, request_inputs=of_request)
         before, after = (tf.saved_model.load(str(path)) for path in (source, rewritten))
-    for count in map(int, candidates.split(",")):
-        drawn = _draw(built, of_request, count, rows)
-        given = repeated = _repeated(drawn, of_request, count)
-        if inputs == EXAMPLES:
-            user = {name: drawn[name] for name in of_request}
-            item = {name: drawn[name] for name in drawn if name not in user}
-            once: Arrays = {"user_examples": _examples(user), "candidate_examples": _examples(item)}
-            given = {"examples": _examples(repeated)}
-        else:
-            once = drawn
-        calls = {
-            "stock": call_of(before.signatures[_ORIGINAL], given),
-            "request": call_of(after.signatures[_ONE], once),
-            "requests": call_of(
-                after.signatures[_SEVERAL], {**once, _COUNTS: np.array([count], np.int64)}
-            ),
-        }
-        if inputs == TENSORS and target == "stock":
-            calls["bound"] = _own_part(after.signatures[_ONE], drawn, of_request)
+    repeated, once = map(held, batches[0])
+    calls = _calls(before.signatures, after.signatures, repeated, once, batches[0][1])
+    for count, (all_rows, one_row) in zip(numbers, batches, strict=True):
+        hold(repeated, all_rows)
+        hold(once, one_row)
         share = deviation(calls)
         times = calls_in_turns(calls, seconds)
         values: dict[str, Value] = {
             "repeated, ms": milliseconds(times["stock"]),
             "one request, ms": milliseconds(times["request"]),
+            "candidates alone, ms": milliseconds(times["bound"]),
             "times as fast": ratios(times["stock"], times["request"]),
             "several, times as fast": ratios(times["stock"], times["requests"]),
-            "bytes": _ratio(_bytes_of(given), _bytes_of(once)),
+            "candidates alone, times as fast": ratios(times["stock"], times["bound"]),
+            "bytes": _bytes(all_rows, one_row),
             "deviation": f"{share:.0e}",
         }
-        if "bound" in times:
-            values["candidates alone, ms"] = milliseconds(times["bound"])
         key: Key = {"model": model, "inputs": inputs, "target": target, "candidates": count}
         yield Row(key, values, "A request with candidates, in the graph")
 
 
-def deviation(calls: Mapping[str, Call]) -> float:
-    """Returns by how much outputs differ from the first, as a share of the largest.
-
-    Raises:
-        AssertionError: by more than rounding.
-    """
-    expected, *others = (call().numpy() for call in calls.values())
-    deviation = max(float(np.abs(one - expected).max()) for one in others)
-    share = deviation / float(np.abs(expected).max())
-    assert share <= _ROUNDING, f"outputs differ by {share:.1e} of the largest"
-    return share
-
-
-def _ratio(a: int, b: int) -> str:
-    return f"{a} -> {b}, {a / b:.1f}x"
+def _calls(before: Any, after: Any, repeated: Held, once: Held, batch: Arrays) -> dict[str, Call]:
+    """The original signature, those of requests, and what their candidates cost alone."""
+    one = {name: variable for name, variable in once.items() if name != _COUNTS}
+    request = {name: array for name, array in batch.items() if name.startswith("user")}
+    own = {name: variable for name, variable in one.items() if name not in request}
+    return {
+        "stock": call_of(before[_ORIGINAL], repeated, [_OUTPUT]),
+        "request": call_of(after[_ONE], one, [_OUTPUT]),
+        "requests": call_of(after[_SEVERAL], once, [_OUTPUT]),
+        "bound": own_part(after[_ONE], request, own),
+    }
 
 
 def _save(model: Model, path: Path, inputs: str) -> None:
@@ -124,21 +102,32 @@ def _features(model: Model) -> dict[str, Any]:
     }
 
 
-def _draw(model: Model, of_request: list[str], candidates: int, rows: int) -> Arrays:
-    random = np.random.default_rng(1)
-    drawn = dict[str, npt.NDArray[Any]]()
-    for name, spec in model.inputs.items():
-        shape = [1 if name in of_request else candidates, *spec.shape[1:]]
+def _batch(
+    model: Model, of_request: list[str], candidates: int, inputs: str
+) -> tuple[Arrays, Arrays]:
+    """What the original signature takes, and what those of requests do, with their counts.
+
+    The request is the same for all numbers of candidates.
+    """
+    user = _drawn({name: model.inputs[name] for name in of_request}, 1, model.rows, 1)
+    items = {name: spec for name, spec in model.inputs.items() if name not in user}
+    item = _drawn(items, candidates, model.rows, 2)
+    repeated = {name: np.repeat(array, candidates, 0) for name, array in user.items()}
+    counts = {_COUNTS: np.array([candidates], np.int64)}
+    if inputs == TENSORS:
+        return {**repeated, **item}, {**user, **item, **counts}
+    once = {"user_examples": _examples(user), "candidate_examples": _examples(item)}
+    return {"examples": _examples({**repeated, **item})}, {**once, **counts}
+
+
+def _drawn(specs: dict[str, tf.TensorSpec], count: int, rows: int, seed: int) -> Arrays:
+    """Random ids and numbers."""
+    random, drawn = np.random.default_rng(seed), dict[str, npt.NDArray[Any]]()
+    for name, spec in specs.items():
+        shape = [count, *spec.shape[1:]]
         is_id = spec.dtype == tf.int64
         drawn[name] = random.integers(0, rows, shape) if is_id else random.random(shape, np.float32)
     return drawn
-
-
-def _repeated(drawn: Arrays, of_request: list[str], candidates: int) -> Arrays:
-    return {
-        name: np.repeat(value, candidates, 0) if name in of_request else value
-        for name, value in drawn.items()
-    }
 
 
 def _examples(arrays: Arrays) -> npt.NDArray[Any]:
@@ -154,52 +143,15 @@ def _examples(arrays: Arrays) -> npt.NDArray[Any]:
     return np.array(made, object)
 
 
+def _bytes(repeated: Arrays, once: Arrays) -> str:
+    """How many bytes the inputs of a call of one request have, before and after."""
+    one = {name: array for name, array in once.items() if name != _COUNTS}
+    before, after = _bytes_of(repeated), _bytes_of(one)
+    return f"{before} -> {after}, {before / after:.1f}x"
+
+
 def _bytes_of(arrays: Arrays) -> int:
     """Returns how many bytes a client sends."""
     return sum(
         sum(map(len, array)) if array.dtype == object else array.nbytes for array in arrays.values()
     )
-
-
-def _own_part(signature: Any, drawn: Arrays, of_request: list[str]) -> Call:
-    """A call of what the candidates' own part is: what depends on the request is a constant."""
-    frozen = convert_to_constants.convert_variables_to_constants_v2(signature)
-    names = [tensor.name.partition(":")[0] for tensor in frozen.inputs]
-    user = {name: tf.constant(drawn[name]) for name in of_request}
-    held = {
-        name: tf.Variable(value, shape=[None, *value.shape[1:]])
-        for name, value in drawn.items()
-        if name not in user
-    }
-
-    @tf.function
-    def call() -> tf.Tensor:
-        given = user | {name: tf.convert_to_tensor(value) for name, value in held.items()}
-        return tf.nest.flatten(frozen(*(given[name] for name in names)))[0]
-
-    return call
-
-
-def call_of(
-    signature: Callable[..., Mapping[str, tf.Tensor]],
-    feeds: Arrays,
-    outputs: Sequence[str] = (_OUTPUT,),
-) -> Call:
-    """A function of no inputs that calls a signature on what variables hold.
-
-    Args:
-        signature: it.
-        feeds: its inputs.
-        outputs: the names of matrices, which are joined.
-    """
-    variables = {
-        name: tf.Variable(value, shape=[None, *value.shape[1:]]) for name, value in feeds.items()
-    }
-
-    @tf.function
-    def call() -> tf.Tensor:
-        inputs = {name: tf.convert_to_tensor(value) for name, value in variables.items()}
-        found = signature(**inputs)
-        return tf.concat([found[name] for name in outputs], 1)
-
-    return call

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import inspect
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
+from benchmarks.calls import Arrays, call_of, deviation, held
 from benchmarks.case import Key, Row, Value
 from benchmarks.clients.measure import export
-from benchmarks.clients.models import Arrays
 from benchmarks.measure import calls_in_turns, milliseconds, ratios
-from benchmarks.requests import call_of, deviation
 from fusion.saved_model import ModelError, fuse_saved_model
 
 Sizes = Mapping[str, tuple[tuple[int, ...], bool]]
@@ -28,7 +28,10 @@ Sizes = Mapping[str, tuple[tuple[int, ...], bool]]
 _ROWS, _DIM, _HISTORY, _SESSION = 10_000, 16, 50, 10
 _USERS, _ITEMS, _USER_NUMBERS, _ITEM_NUMBERS = 20, 6, 10, 3
 _OF_REQUEST = ("user", "hist", "seq", "sess")
-_ORIGINAL, _ONE = "serving_default", "serving_default_request"
+_ORIGINAL, _ONE, _SEVERAL = (f"serving_default{end}" for end in ("", "_request", "_requests"))
+_COUNTS = "candidates_per_request"
+#: What outputs differ by that are different, as a share of the largest: more than rounding.
+_LEAST_STEP = 3e-5
 
 
 class Ranking(NamedTuple):
@@ -236,31 +239,41 @@ def measure(model: str, library: str, candidates: int, seconds: float) -> Iterat
         library: "keras-rs" for the latter.
         candidates: of the request.
         seconds: of calls.
+
+    Raises:
+        AssertionError: outputs differ by more than rounding, or hardly from row to row.
     """
     ranking = (KERAS_RS if library == "keras-rs" else DEEPCTR)[model]
     tf.keras.utils.set_random_seed(1)
     built = ranking.build()
-    repeated, once = _drawn(ranking, candidates)
+    repeated, once = _drawn(ranking, [candidates])
     built({name: tf.constant(array) for name, array in repeated.items()})
     _set_weights(built)
     key: Key = {"model": model, "library": ranking.library, "candidates": candidates}
     of_request = [name for name in ranking.inputs if name.startswith(_OF_REQUEST)]
     with tempfile.TemporaryDirectory() as folder:
         source, rewritten = Path(folder) / "source", Path(folder) / "rewritten"
-        export(built, repeated, source)
+        export(built, dict(repeated), source)
         try:
-            fuse_saved_model(source, rewritten, "stock", request_inputs=of_request)
+            # All outputs are compared here, of several requests, too.
+            fuse_saved_model(source, rewritten, "stock", verify=False, request_inputs=of_request)
         except ModelError as why:
-            yield Row(key, {"times as fast": "refused"}, notes=[f"{model}: {_reason(why)}"])
+            yield Row(key, {"times as fast": "refused"}, notes=[_reason(why)])
             return
         loaded = tf.saved_model.load(str(rewritten))
     signatures = loaded.signatures
     outputs = [*signatures[_ORIGINAL].structured_outputs]
     calls = {
-        name: call_of(signatures[name], given, outputs)
+        name: call_of(signatures[name], held(given), outputs)
         for name, given in ((_ORIGINAL, repeated), (_ONE, once))
     }
-    share = deviation(calls)
+    check_rows(calls[_ORIGINAL]().numpy())
+    counts = [0, candidates - candidates // 3, candidates // 3]
+    several = {
+        name: call_of(signatures[name], held(given), outputs)
+        for name, given in zip((_ORIGINAL, _SEVERAL), _drawn(ranking, counts), strict=True)
+    }
+    share = max(deviation(calls), deviation(several))
     times = calls_in_turns(calls, seconds)
     values: dict[str, Value] = {
         "repeated, ms": milliseconds(times[_ORIGINAL]),
@@ -271,24 +284,38 @@ def measure(model: str, library: str, candidates: int, seconds: float) -> Iterat
     yield Row(key, values)
 
 
+def check_rows(outputs: npt.NDArray[Any]) -> None:
+    """Checks that a row of another candidate would be noticed.
+
+    Raises:
+        AssertionError: of a column of outputs, not most rows are different, as where all scores
+            are so large that their sigmoid is one.
+    """
+    for column in outputs.reshape(len(outputs), -1).T:
+        steps = np.diff(np.sort(column)) > _LEAST_STEP * np.abs(outputs).max()
+        different = 1 + int(steps.sum())
+        assert different > len(column) / 2, f"{different} of {len(column)} rows are different"
+
+
 def _reason(why: ModelError) -> str:
     return str(why).partition("cannot take a request once: ")[2] or str(why)
 
 
-def _drawn(ranking: Ranking, candidates: int) -> tuple[Arrays, Arrays]:
-    """Inputs with the request repeated, and with it once."""
-    rng, once = np.random.default_rng(1), Arrays()
+def _drawn(ranking: Ranking, counts: Sequence[int]) -> tuple[Arrays, Arrays]:
+    """Inputs of requests with so many candidates: with requests repeated, and with them once."""
+    rng, once = np.random.default_rng(len(counts)), dict[str, npt.NDArray[Any]]()
     for name, (shape, is_id) in ranking.inputs.items():
-        sizes = (1 if name.startswith(_OF_REQUEST) else candidates, *shape)
+        sizes = (len(counts) if name.startswith(_OF_REQUEST) else sum(counts), *shape)
         most = {"seq_length": _HISTORY, "sess_length": 3}.get(name, _ROWS)
         once[name] = (
             rng.integers(1, most, sizes) if is_id else rng.normal(size=sizes).astype(np.float32)
         )
     repeated = {
-        name: np.repeat(array, candidates, 0) if name.startswith(_OF_REQUEST) else array
+        name: np.repeat(array, counts, 0) if name.startswith(_OF_REQUEST) else array
         for name, array in once.items()
     }
-    return repeated, once
+    numbers = {} if len(counts) == 1 else {_COUNTS: np.array(counts, np.int64)}
+    return repeated, once | numbers
 
 
 def _set_weights(model: Any) -> None:
