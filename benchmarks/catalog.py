@@ -84,7 +84,8 @@ def _rankings(name: str, models: tuple[str, ...], library: str, **environment: A
         name,
         "Models of client libraries that rank: 20 features of a user and 6 of a candidate, a "
         "history of 50 where the model has one; the user in each row beside the user once, or why "
-        "the model is refused. Weights are random numbers.",
+        "the model is refused. Weights are random numbers. Outputs are compared, also of three "
+        "requests in a call.",
         "benchmarks.clients.requests:measure",
         {"model": models, "candidates": 200, "seconds": 2.0},
         {"candidates": 20, "seconds": 0.1},
@@ -246,8 +247,10 @@ _ALL = (
     ),
     _own(
         "requests",
-        "Models of 20 features of a user and 6 of a candidate: a row of the user for each "
-        "candidate, beside signatures that take it once.",
+        "Models of 20 features of a user and 6 of a candidate, of tensors and of Examples: the "
+        "original with a row of the user for each candidate, beside signatures that take it once, "
+        "and what of them is left where all that depends on the user alone is a constant. In the "
+        "graph, inputs are what variables hold.",
         {
             "model": ("wide and deep", "DeepFM", "DLRM", "two towers", "DIN", "BST"),
             "inputs": ("tensors", "Examples"),
