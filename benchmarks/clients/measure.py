@@ -151,8 +151,16 @@ def _call_of(model: Any) -> Callable[[Any], Any]:
     return lambda features: model(features, training=False)
 
 
-def export(model: Any, arrays: Arrays, path: Path) -> None:
-    """Saves a model, with a signature whose inputs have the names of the arrays."""
+def export(model: Any, arrays: Arrays, path: Path, with_layers: bool = True) -> None:
+    """Saves a model, with a signature whose inputs have the names of the arrays.
+
+    Args:
+        model: it.
+        arrays: a batch.
+        path: where to.
+        with_layers: whether tables of layers are saved, and how each layer is called, which takes a
+            minute where there are hundreds.
+    """
     specs = {
         name: tf.TensorSpec([None, *one.shape[1:]], tf.as_dtype(_bytes(one).dtype), name)
         for name, one in arrays.items()
@@ -165,7 +173,7 @@ def export(model: Any, arrays: Arrays, path: Path) -> None:
 
     module = tf.Module()
     # Saving tracks the models of tf_keras, but not the variables of Keras 3's.
-    module.model = model
+    module.model = model if with_layers else None
     module.held = [one if isinstance(one, tf.Variable) else one.value for one in model.variables]
     concrete = tf.function(serve, autograph=False).get_concrete_function(**specs)
     tf.saved_model.save(module, str(path), {"serving_default": concrete})

@@ -253,7 +253,7 @@ def measure(model: str, library: str, candidates: int, seconds: float) -> Iterat
     of_request = [name for name in ranking.inputs if name.startswith(_OF_REQUEST)]
     with tempfile.TemporaryDirectory() as folder:
         source, rewritten = Path(folder) / "source", Path(folder) / "rewritten"
-        export(built, dict(repeated), source)
+        export(built, dict(repeated), source, with_layers=False)
         try:
             # All outputs are compared here, of several requests, too.
             fuse_saved_model(source, rewritten, "stock", verify=False, request_inputs=of_request)

@@ -133,7 +133,7 @@ def _rows(monkeypatch: pytest.MonkeyPatch, model: Any) -> list[Row]:
     return [*clients.measure("model", "", 9, 0.01)]
 
 
-def _save(model: _Ranker, arrays: Mapping[str, Any], path: Any) -> None:
+def _save(model: _Ranker, arrays: Mapping[str, Any], path: Any, with_layers: bool) -> None:
     specs = {name: tf.TensorSpec([None, 3], tf.float32, name) for name in arrays}
     serve = tf.function(lambda **given: {"scores": model(given)})
     tf.saved_model.save(model.module, str(path), serve.get_concrete_function(**specs))
