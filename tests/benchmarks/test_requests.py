@@ -150,16 +150,31 @@ def test_a_client_model_is_measured_or_has_a_reason(monkeypatch: pytest.MonkeyPa
     assert any("Mean goes over the rows" in note for note in refused.notes)
 
 
-def test_rows_have_to_be_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients.check_rows(np.arange(10.0)[:, None])
-    with pytest.raises(AssertionError, match="2 of 10 rows are different"):
-        clients.check_rows(np.array([[0.0]] * 5 + [[1.0]] * 5))
-    with pytest.raises(AssertionError, match="1 of 10 rows are different"):
-        clients.check_rows(np.stack([np.arange(10.0), 1 + 1e-6 * np.arange(10)], 1))
-    # Of weights that stay zero.
-    monkeypatch.setattr(clients, "_set_weights", lambda model: None)
+def test_rows_that_differ_are_counted() -> None:
+    ramp = np.arange(10.0)
+    assert clients.different_rows(ramp[:, None]) == 10
+    assert clients.different_rows(np.array([[0.0]] * 5 + [[1.0]] * 5)) == 2
+    assert clients.different_rows(np.stack([ramp, 1 + 1e-6 * ramp], 1)) == 1
+
+
+class _Saturated(_Ranker):
+    """All scores are one, unless weights are small."""
+
+    def __call__(self, given: Mapping[str, tf.Tensor], training: bool = False) -> tf.Tensor:
+        return tf.minimum(self.limit + super().__call__(given), 1.0)
+
+    limit = 0.7
+
+
+def test_weights_are_such_that_rows_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _Saturated(mixes=False)
+    monkeypatch.setattr(clients, "_SCALES", (100.0, 0.01))
+    (row,) = _rows(monkeypatch, lambda: model)
+    assert row.number("times as fast") > 0
+    assert 0 < np.abs(model.weights[0].numpy()).max() < 0.1
+    model.limit = 2.0
     with pytest.raises(AssertionError, match="1 of 9 rows are different"):
-        _rows(monkeypatch, lambda: _Ranker(mixes=False))
+        _rows(monkeypatch, lambda: model)
 
 
 def test_the_lists_of_models_are_whole() -> None:
