@@ -15,7 +15,6 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from fusion.passes.analysis.rows.elementwise import BROADCAST, UNARY
-from tests.passes import row_cases_of_lists
 from tests.request_splits import Array
 
 v1 = tf.compat.v1
@@ -820,11 +819,3 @@ _mixes(
     lambda a, b: tf.cond(tf.reduce_max(a.k) > 0, lambda x=b.x: x, lambda x=b.x: -x),
     lambda a, b: tf.py_function(lambda x: x, [a.x], tf.float32),
 )
-
-
-for _of_lists, _register in (
-    (row_cases_of_lists.CASES, _keeps),
-    (row_cases_of_lists.OTHERS, _mixes),
-):
-    for _op, _cases in _of_lists.items():
-        _register(_op, *_cases)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import tensorflow as tf
 from fusion.passes.analysis.rows.rules import RULES
 from fusion.passes.recognise.match import NoMatch
 from fusion.passes.requests.split import SplitGraph
-from tests.passes import row_cases, row_cases_ragged
+from tests.passes import row_cases, row_cases_of_lists, row_cases_ragged
 from tests.passes.row_cases import Case, Inputs, fed
 from tests.passes.test_row_rules_more import KEPT as MORE
 from tests.passes.test_row_rules_more import graph_of
@@ -28,13 +28,20 @@ from tests.request_splits import (
 
 v1 = tf.compat.v1
 
-CASES, OTHERS = (
-    {op: [*some.get(op, []), *more.get(op, [])] for op in (*some, *more)}
-    for some, more in (
-        (row_cases.CASES, row_cases_ragged.CASES),
-        (row_cases.OTHERS, row_cases_ragged.OTHERS),
-    )
-)
+_MODULES: tuple[Any, ...] = (row_cases, row_cases_ragged, row_cases_of_lists)
+
+
+def _all_of(tables: Iterable[Mapping[str, Sequence[Case]]]) -> dict[str, list[Case]]:
+    """The cases of all tables by their ops."""
+    found: dict[str, list[Case]] = {}
+    for table in tables:
+        for op, cases in table.items():
+            found.setdefault(op, []).extend(cases)
+    return found
+
+
+CASES = _all_of(module.CASES for module in _MODULES)
+OTHERS = _all_of(module.OTHERS for module in _MODULES)
 KEPT = [(op, k) for op in CASES for k in range(len(CASES[op]))]
 MIXED = [(op, k) for op in OTHERS for k in range(len(OTHERS[op]))]
 #: Ops that the runtime has no CPU kernel for, or that need a state: only what is known is tested.

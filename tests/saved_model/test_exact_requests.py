@@ -53,16 +53,25 @@ def activated(
     return gate * items
 
 
-def test_a_product_and_its_activation_stay_together(tmp_path: Path) -> None:
+def save(path: Path) -> None:
     model = Scores(activated)
-    tf.saved_model.save(model, str(tmp_path / "stock"), model.serve)
+    tf.saved_model.save(model, str(path), model.serve)
+
+
+def rewrite(folder: Path, *, exact: bool) -> None:
+    """Rewrites `stock` to `ranked`."""
     fuse_saved_model(
-        tmp_path / "stock",
-        tmp_path / "ranked",
+        folder / "stock",
+        folder / "ranked",
         target="stock",
         request_inputs=["user", "age"],
-        exact=True,
+        exact=exact,
     )
+
+
+def test_a_product_and_its_activation_stay_together(tmp_path: Path) -> None:
+    save(tmp_path / "stock")
+    rewrite(tmp_path, exact=True)
     rng = np.random.default_rng(0)
     user, item = np.array([7]), rng.integers(0, 50, 40)
     age = rng.normal(size=(1, DIM)).astype(np.float32)
@@ -112,13 +121,7 @@ def test_what_is_made_of_layers_has_the_original_s_bits(
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
     model.export(str(tmp_path / "stock"), verbose=False)
     # It is compared with the original there, by functions and by Sessions.
-    fuse_saved_model(
-        tmp_path / "stock",
-        tmp_path / "ranked",
-        target="stock",
-        request_inputs=["user", "age"],
-        exact=True,
-    )
+    rewrite(tmp_path, exact=True)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -126,15 +129,8 @@ def test_what_is_made_of_layers_has_the_original_s_bits(
 def test_a_request_has_one_row_of_each_input(
     exact: bool, rows: tuple[int, int], tmp_path: Path
 ) -> None:
-    model = Scores(activated)
-    tf.saved_model.save(model, str(tmp_path / "stock"), model.serve)
-    fuse_saved_model(
-        tmp_path / "stock",
-        tmp_path / "ranked",
-        target="stock",
-        request_inputs=["user", "age"],
-        exact=exact,
-    )
+    save(tmp_path / "stock")
+    rewrite(tmp_path, exact=exact)
     function = tf.saved_model.load(str(tmp_path / "ranked")).signatures[ONE]
     with pytest.raises(tf.errors.InvalidArgumentError):
         function(

@@ -55,6 +55,10 @@ def save_layers(package: Any, make: Callable[[Any], Any], path: Path, of: str) -
     end = layers.Dense(3, "relu")(layers.Concatenate()([found, other]))
     model = package.Model(inputs, layers.Dense(1, name="score")(end))
     model.set_weights([0.5 * drawn(*w.shape, seed=k) for k, w in enumerate(model.get_weights())])
+    return save_model(package, model, path)
+
+
+def save_model(package: Any, model: Any, path: Path) -> Path:
     if package is keras:
         model.export(str(path), verbose=False)
     else:
@@ -132,6 +136,18 @@ def masked(layers: Any) -> Callable[[Any], Any]:
 def test_steps_that_are_masked(package: Any, tmp_path: Path) -> None:
     stock = save_layers(package, masked, tmp_path / "stock", "user")
     check(stock, tmp_path / "ranked", exact=False)
+
+
+@pytest.mark.parametrize("package", [keras, tf_keras], ids=["keras", "tf_keras"])
+def test_histories_of_any_length(package: Any, tmp_path: Path) -> None:
+    layers = package.layers
+    inputs = {"user": package.Input((None, DIM), name="user")}
+    inputs["item"] = package.Input((STEPS, DIM), name="item")
+    joined = [layers.LSTM(3)(inputs["user"]), layers.Flatten()(inputs["item"])]
+    model = package.Model(inputs, layers.Dense(1, name="score")(layers.Concatenate()(joined)))
+    stock = save_model(package, model, tmp_path / "stock")
+    check(stock, tmp_path / "ranked", exact=False)
+    assert loops_of_requests(tmp_path / "ranked")
 
 
 def conditional(user: tf.Tensor, item: tf.Tensor) -> tf.Tensor:

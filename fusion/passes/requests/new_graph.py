@@ -416,7 +416,7 @@ class NewGraph:
             types = {"T": self.dtype(like)}
             controls = [self._one_request_check()]
             return self.writer.add("request/of_one", "Identity", (new,), types, {}, controls)
-        rows = math.prod(layout) * self.copies
+        rows = math.prod(layout)
         checked = self.writer.add("request/of_one", "EnsureShape", (new,), {"T": self.dtype(like)})
         shape = self.writer.graph.node[-1].attr["shape"].shape
         for size in sizes:

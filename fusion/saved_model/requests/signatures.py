@@ -239,9 +239,9 @@ def _add_call(
 
 def _only_read(function: function_pb2.FunctionDef) -> Iterator[int]:
     """Yields the indices of variables that a function only reads, by ops that read them."""
+    others = {text for node in function.node_def if node.op not in _READS for text in node.input}
     for index, arg in enumerate(function.signature.input_arg):
-        consumers = [node.op for node in function.node_def if arg.name in node.input]
-        if arg.handle_data and all(op in _READS for op in consumers):
+        if arg.handle_data and arg.name not in others:
             yield index
 
 
